@@ -34,7 +34,7 @@ from lrtasks.models import names as model_names
 from lrtasks.models.base import Backbone, ModelLike, diagnostics, parameter_count, state_bytes
 from lrtasks.models.factory import model_factory
 from lrtasks.record import ANALYSIS, FILE, LOCK, PANEL, RunRecord, finished_record, read_record
-from lrtasks.registry import split_preset
+from lrtasks.registry import own_source, split_preset
 from lrtasks.run_config import RunConfig
 
 if TYPE_CHECKING:
@@ -184,6 +184,10 @@ def load_model(
         if task is not None:
             raise
         raise UsageError(f"{error}; pass the task's class: load_model(folder, task=CLASS)") from error
+    address, source = record.task.get("address"), record.task.get("source")
+    if task is None and address is None and source not in (None, own_source(kind)):
+        found = f"{folder} is a run of a Python object with the name of the registered task {kind.name}"
+        raise UsageError(f"{found}; pass its class: load_model(folder, task=CLASS)")
     made = kind.make(**record.task["parameters"])
     address = record.model.get("address")
     named = address or record.model["name"]

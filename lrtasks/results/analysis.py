@@ -19,7 +19,7 @@ from matplotlib.ticker import MaxNLocator
 from lrtasks.errors import UsageError, printable
 from lrtasks.files import make_folder
 from lrtasks.record import FILE, RunRecord, current_record, score_name
-from lrtasks.registry import registered_only
+from lrtasks.registry import own_source, registered_only
 from lrtasks.results import style
 from lrtasks.results.formats import TextTable, number
 
@@ -142,16 +142,20 @@ def module_states(run: Path, batch: Batch) -> dict[str, dict[str, Portrait]]:
 
 
 def _task_of(run: Path, record: RunRecord) -> Task | None:
-    """Return the run's task if its task and model are registered here and its weights are stored, else ``None``."""
+    """Return the run's task if its task and model are registered here and its weights are stored, else ``None``.
+
+    Classes of the user may have the names of registered ones; the digests of their source files differ.
+    """
     from lrtasks import generators, models
     from lrtasks.evaluation.loop import WEIGHTS
 
     own = any(":" in str(named.get("address")) for named in (record.task, record.model))
-    if own or record.model.get("source") is not None or not (run / WEIGHTS).exists():
+    if own or not (run / WEIGHTS).exists():
         return None
     with suppress(UsageError):  # the packages that define the task and the model may be missing or broken here
-        models.registry.get(record.model["name"])
-        return generators.make(record.task["name"], **record.task["parameters"])
+        kinds = generators.registry.get(record.task["name"]), models.registry.get(record.model["name"])
+        if [own_source(kind) for kind in kinds] == [record.task.get("source"), record.model.get("source")]:
+            return kinds[0].make(**record.task["parameters"])
     return None
 
 

@@ -14,6 +14,7 @@ import torch
 from made_records import made
 from matplotlib.figure import Figure
 from PIL import Image
+from plugin_packages import IDENTITY, importable, write_package
 
 import lrtasks
 from lrtasks import models
@@ -21,8 +22,10 @@ from lrtasks.errors import UsageError
 from lrtasks.evaluation import checkpoint
 from lrtasks.evaluation.loop import WEIGHTS
 from lrtasks.files import held
+from lrtasks.generators.tasks.reverse import Reverse
 from lrtasks.models.ops.layers import Portrait
 from lrtasks.record import LOCK, read_record
+from lrtasks.registry import own_source
 from lrtasks.results import analysis, style
 
 BUDGET = {"steps": 6, "eval_every": 2, "val_batches": 1, "test_batches": 2, "batch_size": 4, "test_lengths": ()}
@@ -39,14 +42,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return trained(tmp_path_factory.mktemp("runs"), "dlr", "shift", {"length": 32}, d_state=8, d_model=8)
 
 
-def untrained(folder: Path, task: lrtasks.generators.Task, **hyper: Any) -> Path:
-    """A folder as a run of seqboat leaves it, whose weights are those of another start."""
+def untrained(folder: Path, task: lrtasks.generators.Task, name: str = "seqboat", **hyper: Any) -> Path:
+    """A folder as a run of a model leaves it, whose weights are those of another start."""
     torch.manual_seed(1)
-    model = models.build("seqboat", task.input, task.target, causal=task.causal, **hyper)
+    model = models.build(name, task.input, task.target, causal=task.causal, **hyper)
     checkpoint.save(folder / WEIGHTS, {"model": model.state_dict(), "step": 1})
     record = made(curve=[{"step": 1, "loss": 1.0, "r2": 0.0}])
     record.task.update(name=task.name, parameters=task.parameters())
-    record.model.update(name="seqboat", parameters=hyper)
+    record.model.update(name=name, address=name, parameters=hyper, source=own_source(models.registry.get(name)))
     record.write(folder)
     return folder
 
@@ -235,6 +238,37 @@ def test_an_own_model_with_the_name_of_a_registered_one_has_no_portraits(tmp_pat
     checkpoint.save(tmp_path / WEIGHTS, {"model": {}, "step": 1})
     _, written = analysis.analyze(tmp_path, tmp_path / "plots")
     assert [path.name for path in written] == ["curve.png"]
+
+
+def test_an_own_task_with_the_name_of_a_registered_one_is_not_taken_for_it(tmp_path: Path) -> None:
+    class BothDirections(Reverse):
+        causal = False
+
+    run = untrained(tmp_path, BothDirections(length=16), d_model=8, d_state=2, window=8)
+    record = read_record(run)
+    record.task |= {"address": None, "source": own_source(BothDirections)}
+    record.write(run)
+    _, written = analysis.analyze(run, tmp_path / "plots")
+    assert [path.name for path in written] == ["curve.png"]
+    with pytest.raises(UsageError, match=r"Python object .*reverse; .*load_model\(folder, task=CLASS\)"):
+        lrtasks.load_model(run)
+    assert not lrtasks.load_model(run, task=BothDirections).causal
+
+
+def test_portraits_of_a_model_of_an_installed_package_are_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    portrait = """
+    def portraits(self):
+        from lrtasks.models.ops.layers import Portrait
+        return [Portrait("map", "image", {"map": self.map.weight.numpy()})]
+"""
+    code = IDENTITY.replace("\n@dataclass", f"{portrait}\n@dataclass")
+    write_package(tmp_path, "own", {"own_models.py": code}, models={"identity": "own_models:Identity"})
+    with importable(tmp_path, monkeypatch):
+        run = untrained(tmp_path, lrtasks.make("shift", length=8), "identity", d_model=8)
+        _, written = analysis.analyze(run, tmp_path / "plots")
+    assert "blocks-0-mixer-map.png" in {path.name for path in written}
 
 
 @pytest.mark.parametrize("where", ["task.name", "model.name", "task.address", "model.address", "layers"])
