@@ -243,9 +243,11 @@ def build_model(model: ModelLike, task: str | Task, *, preset: str | None = None
 
 
 def require_task(task: object) -> None:
-    """Raise :class:`UsageError` unless ``task`` is a name or a task."""
+    """Raise :class:`UsageError` unless ``task`` is a name or a task whose class has a name."""
     if not isinstance(task, (str, Task)):
         raise UsageError(f"task must be a name or a task that lrtasks.make gave, found {task!r}")
+    if isinstance(task, Task):
+        task.require_name()
 
 
 def require_preset(preset: str, classes: Iterable[type[Any]]) -> None:

@@ -95,9 +95,7 @@ class _Probe(NamedTuple):
 
 def _declaration(probe: _Probe) -> Iterator[str]:
     task = probe.task
-    if not hasattr(task, "name"):
-        hint = "register the class with @lrtasks.generators.registry.register(NAME), or take the task from"
-        raise UsageError(f"it has no name; {hint} lrtasks.make(NAME) where an entry point names it")
+    task.require_name()
     if malformations := list(malformed(type(task))):
         yield from malformations
         return

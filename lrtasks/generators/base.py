@@ -118,7 +118,7 @@ class Task(Config):
             attempt: 0 for the sample itself; k for its k-th replacement, when a stored set draws an index again.
 
         Raises:
-            UsageError: if an argument is outside its range.
+            UsageError: if an argument is outside its range, or if the class has no name.
         """
         require_indices(indices)
         for index in indices:
@@ -185,8 +185,20 @@ class Task(Config):
         """Return a generator, keyed by ``parts``, for fixed positions or matrices that all samples and splits share."""
         return random.generator(random.derive_key(task=self.name, version=self.version, layout=parts))
 
+    def require_name(self) -> None:
+        """Raise :class:`UsageError` if the class has no name, on which all samples depend."""
+        if not hasattr(self, "name"):
+            hint = "register the class with @lrtasks.generators.registry.register(NAME), or take the task from"
+            made = "lrtasks.make('FILE.py:NAME'), or lrtasks.make(NAME) where an entry point names it"
+            raise UsageError(f"{type(self).__name__} has no name; {hint} {made}")
+
     def identity(self) -> dict[str, Any]:
-        """Return name, version and parameters, which together identify the task's data, as JSON-ready values."""
+        """Return name, version and parameters, which together identify the task's data, as JSON-ready values.
+
+        Raises:
+            UsageError: if the class has no name.
+        """
+        self.require_name()
         return {"task": self.name, "version": self.version, "parameters": self.identifying()}
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import broken_tasks
@@ -16,6 +17,7 @@ import lrtasks
 from lrtasks.check import problems_of
 from lrtasks.check.task import check_task
 from lrtasks.config import parameter
+from lrtasks.data import generate
 from lrtasks.errors import UsageError
 from lrtasks.generators import Batch, Sample, Task
 from lrtasks.generators.base import Split
@@ -75,6 +77,12 @@ def test_all_that_is_wrong_is_named() -> None:
 
 class Unnamed(Task):
     """Registered nowhere."""
+
+    @property
+    def input(self) -> Spec:
+        return Spec("real", 4, 1)
+
+    target = input
 
 
 @dataclass(frozen=True)
@@ -166,9 +174,18 @@ def test_local_classes_cannot_be_pickled() -> None:
         lrtasks.check_task(Local())
 
 
-def test_a_task_without_a_name_is_told_how_to_get_one() -> None:
-    with pytest.raises(UsageError, match="task 'Unnamed' breaks the contract: it has no name; register the class with"):
-        lrtasks.check_task(Unnamed())
+def test_a_task_without_a_name_is_told_how_to_get_one(tmp_path: Path) -> None:
+    task = Unnamed()
+    uses: list[Callable[[], object]] = [
+        lambda: lrtasks.check_task(task),
+        lambda: task.batch(range(2)),
+        lambda: task.torch_dataset(samples=2),
+        lambda: lrtasks.evaluate("dlr", task, out=tmp_path),
+        lambda: generate(task, tmp_path / "data", samples=2, workers=1),
+    ]
+    for use in uses:
+        with pytest.raises(UsageError, match="Unnamed has no name; register the class with"):
+            use()
 
 
 def test_interactive_classes_are_checked_but_for_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
