@@ -182,10 +182,10 @@ def _settle(run: RunConfig, folder: Path, failure: Failure | None) -> tuple[str,
     """Return status and record of a run whose process has ended. A record is returned however the process ended."""
     if failure and failure.refused and is_held(folder / LOCK):
         try:
-            record = read_record(folder)
+            theirs = read_record(folder)
         except UsageError:  # the other process has not written it yet
-            record = run.record("running")
-        return ELSEWHERE, replace(record, notes=[*record.notes, f"another process works on this run, in {folder}"])
+            theirs = run.record("running")
+        return ELSEWHERE, replace(theirs, notes=[*theirs.notes, f"another process works on this run, in {folder}"])
     reason = failure.reason if failure else "ended without a record"
     if failure and failure.refused and not (folder / FILE).exists():
         return REFUSED, run.record("failed", [reason])
