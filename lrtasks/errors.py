@@ -7,6 +7,8 @@ import re
 import sys
 import traceback
 from collections.abc import Iterable
+from contextlib import suppress
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +41,11 @@ class UsageError(ValueError):
 
 def require_whole(what: str, value: Any, at_least: int, at_most: int) -> None:
     """Raise :class:`UsageError` unless ``value`` is a whole number within these bounds."""
-    whole = hasattr(value, "__index__") and not isinstance(value, bool) and not getattr(value, "shape", ())
-    if not whole or not at_least <= value <= at_most:
+    whole = None
+    if not isinstance(value, bool) and not getattr(value, "shape", ()):
+        with suppress(TypeError):
+            whole = index(value)  # a number of JAX cannot be compared with 2^63-1
+    if whole is None or not at_least <= whole <= at_most:
         most = "2^63-1" if at_most == 2**63 - 1 else f"{at_most:,}"
         raise UsageError(f"{what} must be a whole number in {at_least}..{most}, found {value!r}")
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -134,6 +135,7 @@ def test_layout_depends_on_task_and_parts_alone() -> None:
         (lambda task: task.batch([0, -1]), r"sample index must be a whole number in 0\.\.2\^63-1, found -1"),
         (lambda task: task.batch([0.5]), "sample index must be a whole number"),
         (lambda task: task.batch([True]), "sample index must be a whole number"),
+        (lambda task: task.batch(torch.tensor([0.5])), "sample index must be a whole number"),
         (lambda task: task.batch([2**63]), "sample index must be"),
         (lambda task: task.batch([0], seed=-1), r"seed must be a whole number in 0\.\.2\^63-1, found -1"),
         (lambda task: task.batch([0], seed=2**63), "seed must be"),
@@ -150,6 +152,18 @@ def test_layout_depends_on_task_and_parts_alone() -> None:
 def test_bad_arguments(call, message: str) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(UsageError, match=message):
         call(Words())
+
+
+def test_numbers_of_other_frameworks_are_indices_and_seeds() -> None:
+    class Number:  # as those of JAX, which cannot be compared with 2^63-1
+        def __init__(self, value: int) -> None:
+            self.value = value
+
+        def __index__(self) -> int:
+            return self.value
+
+    found = Words().batch([Number(3), torch.tensor(1)], seed=Number(2))  # type: ignore[list-item, arg-type]
+    assert np.array_equal(found.x, Words().batch([3, 1], seed=2).x)
 
 
 def test_pickle_and_copy_keep_parameters_and_drop_caches() -> None:
