@@ -108,13 +108,18 @@ def _shown(value: Any) -> str:
 
 
 def module_numbers(record: RunRecord) -> dict[str, dict[str, tuple[float, float | None]]]:
-    """Return the numeric diagnostics by name and module: the value and its spread ``NAME_std`` (or ``None``)."""
+    """Return the numeric diagnostics by name and module: the value and its spread ``NAME_std`` (or ``None``).
+
+    A negative value is no spread, but a diagnostic of its own.
+    """
     found: dict[str, dict[str, tuple[float, float | None]]] = {}
     for module, values in record.diagnostics.items():
         numbers = {name: value for name, value in values.items() if type(value) in (int, float)}
+        spreads = {f"{name}_std" for name in numbers if numbers.get(f"{name}_std", -1) >= 0}
         for name, value in numbers.items():
-            if not name.endswith("_std") or name.removesuffix("_std") not in numbers:
-                found.setdefault(name, {})[module] = (value, numbers.get(f"{name}_std"))
+            if name not in spreads:
+                spread = numbers[f"{name}_std"] if f"{name}_std" in spreads else None
+                found.setdefault(name, {})[module] = (value, spread)
     return found
 
 

@@ -184,15 +184,17 @@ def test_module_figures_are_drawn_with_their_spread(run: Path) -> None:
     record.diagnostics = {
         "blocks.0.sparse.0": {"activation_rate": 0.25, "activation_rate_std": 0.1, "attention_span": 3.0},
         "blocks.1.sparse.0": {"activation_rate": 0.5, "activation_rate_std": 0.2, "attention_span": 4.0},
-        "blocks.1": {"causal": True, "responses": [1.0, 2.0], "depth_std": 7},
+        "blocks.1": {"causal": True, "responses": [1.0, 2.0], "depth_std": 7, "log": 0.5, "log_std": -1.0},
     }
     numbers = analysis.module_numbers(record)
     assert numbers == {
         "activation_rate": {"blocks.0.sparse.0": (0.25, 0.1), "blocks.1.sparse.0": (0.5, 0.2)},
         "attention_span": {"blocks.0.sparse.0": (3.0, None), "blocks.1.sparse.0": (4.0, None)},
         "depth_std": {"blocks.1": (7, None)},
+        "log": {"blocks.1": (0.5, None)},
+        "log_std": {"blocks.1": (-1.0, None)},
     }
-    rate, span, _ = analysis.draw_diagnostics(numbers).axes
+    rate, span, *_ = analysis.draw_diagnostics(numbers).axes
     assert [bar.get_height() for bar in rate.patches] == [0.25, 0.5]
     (lower, upper) = (np.array(line.get_segments())[0, :, 1] for line in rate.collections)
     assert lower == pytest.approx([0.15, 0.35]) and upper == pytest.approx([0.3, 0.7])
