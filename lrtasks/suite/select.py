@@ -47,7 +47,7 @@ def require_selectable(suite: Suite, by: str) -> tuple[str, ...]:
         if split_setting(name)[1] in SHARED_BUDGET:
             raise UsageError(f"{split_setting(name)[1]} is the same for all compared models and cannot be selected")
         if len(suite.models) > 1 and labelled(name, suite.models):
-            raise UsageError(f"{name} belongs to one model and cannot be selected beside others; use lrtasks eval")
+            raise UsageError(f"{name} belongs to one model and cannot be selected beside others; name this model alone")
     return names
 
 
