@@ -389,7 +389,7 @@ def test_folders_against_each_other(folders: Callable[..., Any]) -> None:
     said = folders("later", "runs")
     assert said.code == 0
     assert said.err == (
-        "lrtasks: left out: runs/old/record.json has schema 9; this version of lrtasks reads schemas 1 to 2\n"
+        "lrtasks: left out: runs/old/record.json has schema 9; this version of lrtasks reads schemas 1 to 3\n"
     )
 
 

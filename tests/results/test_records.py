@@ -81,8 +81,8 @@ def damage(**changes: Any) -> str:
         ("", "is damaged"),
         (damage()[:-30], "is damaged"),
         ("[1]", "is not a run record"),
-        (damage(schema=9), "has schema 9; this version of lrtasks reads schemas 1 to 2"),
-        (damage(schema=9, environment={"lrtasks": "9.0"}), "reads schemas 1 to 2; it was written by lrtasks 9.0$"),
+        (damage(schema=9), "has schema 9; this version of lrtasks reads schemas 1 to 3"),
+        (damage(schema=9, environment={"lrtasks": "9.0"}), "reads schemas 1 to 3; it was written by lrtasks 9.0$"),
         (damage(schema=...), "has schema None"),
         (damage(budget=...), "is not a run record: it lacks 'budget'"),
         (damage(colour="red"), "'colour' does not belong there"),
@@ -105,6 +105,9 @@ def damage(**changes: Any) -> str:
             r"cost.seconds_per_step must be int \| float \| None, found '0.1'",
         ),
         (damage(curve=[{"loss": 1.0}]), "curve.0 lacks 'step'"),
+        (damage(curve={"step": [1, 2], "loss": [1.0]}), "curve must be columns of equal length, found {'step'"),
+        (damage(curve=1), "curve must be columns of equal length, found 1"),
+        (damage(slices={"position": {"label": [0]}}), "slices has a row without a score"),
         (damage(slices={"position": [{"label": 0}]}), "slices has a row without a score"),
         (damage(budget={"steps": "many"}), r"budget.steps must be int \| float \| None, found 'many'"),
         (damage(notes=[1]), "notes.0 must be str, found 1"),
@@ -269,6 +272,27 @@ def test_a_record_of_schema_1_is_read(tmp_path: Path) -> None:
         del content[added_later]
     (tmp_path / "record.json").write_text(json.dumps(content))
     assert read_record(tmp_path) == dataclasses.replace(made(), digest="")
+
+
+def test_tables_are_stored_by_column(tmp_path: Path) -> None:
+    curve = [{"step": 1, "loss": 2.0, "r2": 0.5}, {"step": 2, "loss": 1.0}]
+    slices = {"position": [{"label": "first", "r2": 0.5, "elements": 3}], "distance": []}
+    record = dataclasses.replace(made(), curve=curve, slices=slices, further_slices={"2x": slices})
+    record.write(tmp_path)
+    content = json.loads((tmp_path / "record.json").read_text())
+    assert content["curve"] == {"step": [1, 2], "loss": [2.0, 1.0], "r2": [0.5, None]}
+    stored = {"position": {"label": ["first"], "r2": [0.5], "elements": [3]}, "distance": {}}
+    assert (content["slices"], content["further_slices"]) == (stored, {"2x": stored})
+    whole = [curve[0], {**curve[1], "r2": None}]
+    assert read_record(tmp_path) == dataclasses.replace(record, curve=whole)
+
+
+def test_a_record_of_schema_2_is_read(tmp_path: Path) -> None:
+    """Schema 2 stores tables by row."""
+    curve, slices = [{"step": 1, "loss": 2.0, "r2": 0.5}], {"position": [{"label": 0, "r2": 0.5, "elements": 3}]}
+    record = dataclasses.replace(made(), curve=curve, slices=slices, further_slices={"2x": slices})
+    (tmp_path / "record.json").write_text(json.dumps({**dataclasses.asdict(record), "schema": 2}))
+    assert read_record(tmp_path) == record
 
 
 def test_published_records_are_read() -> None:

@@ -409,7 +409,7 @@ def test_a_record_of_another_version_is_said_and_left_out(results: Callable[...,
     assert said.code == 0
     assert [row["seeds"] for row in json.loads(said.out)] == [[0], [0, 1]]
     assert said.err == (
-        "lrtasks: left out: runs/other/record.json has schema 9; this version of lrtasks reads schemas 1 to 2; "
+        "lrtasks: left out: runs/other/record.json has schema 9; this version of lrtasks reads schemas 1 to 3; "
         "it was written by lrtasks 9.0\n"
     )
     said = results("runs/other")
