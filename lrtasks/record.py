@@ -44,14 +44,17 @@ class RunRecord:
             (loss, weights or predictions are not finite) or ``failed``.
         command: the command that repeats the run.
         digest: digest of the run's config (:attr:`lrtasks.run_config.RunConfig.digest`); empty in records of schema 1.
-        task: ``{name, version, parameters, metric, address, data, source}``: ``metric`` is the headline score,
-            ``address`` the value for ``--task`` (``None`` for a Python object), ``data`` the digest of a stored dataset
-            or ``None``, ``source`` the digest of the source file of a user's own task or ``None``.
-        model: ``{name, parameters, version, source, address, count, state_bytes}``: ``version`` is the version of a
-            registered model's numbers, ``source`` the digest of the source of a user's own model (``None`` for a
-            registered model), ``address`` the value for ``--model`` (``None`` for a Python object), ``count`` the
-            number of trained values (a complex value counts twice), ``state_bytes`` the bytes of streaming state
-            (``None`` without a streaming form).
+        task: ``name``, ``version``, ``parameters`` and
+            ``metric``: name of the headline score;
+            ``address``: value for ``--task``; ``None`` for a Python object;
+            ``data``: digest of the stored dataset, or ``None``;
+            ``source``: digest of the source file of a user's own task, or ``None``.
+        model: ``name``, ``parameters`` and
+            ``version``: version of a registered model, raised when its results change;
+            ``source``: digest of the source file of a user's own model, or ``None``;
+            ``address``: value for ``--model``; ``None`` for a Python object;
+            ``count``: number of trained values (a complex value counts twice);
+            ``state_bytes``: bytes of streaming state; ``None`` without a streaming form.
         preset: the preset that supplied the values that the user did not set.
         budget: fields of :class:`lrtasks.budget.Budget`.
         seed: seeds initialisation and training stream.

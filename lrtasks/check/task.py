@@ -31,11 +31,15 @@ OVERLAP_SAMPLES = 64
 def check_task(task: Task | type[Task] | str, *, samples: int = 8, seed: int = 0) -> None:
     """Check that a task keeps its contract; return nothing if it does.
 
-    The check covers parameters, specs, loss and metric; shapes, dtypes and ranges of samples and labels; that sample i
-    depends on the task, seed, split and i only (not on order, batch size, repeats, earlier calls, global random numbers
-    or the process); that seeds, splits and samples differ; that a vectorised ``samples`` equals ``sample``; baselines,
-    slices, pictures and further tests. One batch is made in a second interpreter with another hash seed, which must not
-    import torch, tensorflow or jax.
+    It checks parameters, specs, loss and metric; shapes, dtypes and ranges of samples and labels; baselines, slices,
+    pictures and further tests. It also checks that
+
+    * sample i depends only on the task, seed, split and i, not on order, batch size, repeats, earlier calls, global
+      random numbers or the process;
+    * seeds, splits and samples differ;
+    * a vectorised ``samples`` gives the same arrays as ``sample``.
+
+    One batch is made in a second interpreter with another hash seed, which must not import torch, tensorflow or jax.
 
     Args:
         task: an instance that makes small samples; or a class or a registered name, checked at its defaults.

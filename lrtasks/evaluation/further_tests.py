@@ -43,8 +43,8 @@ def further_tests(config: RunConfig) -> Mapping[str, FurtherTest]:
     datasets in ``budget.test_data``, each under the name of its folder.
 
     Raises:
-        UsageError: if the task is not possible at one of the lengths, if one of the task's own tests needs another
-            model, if two tests have the same name, or if a dataset cannot be read, has no test samples or does not fit.
+        UsageError: if the task is not possible at one of the lengths; if one of the task's own tests needs another
+            model; if two tests have the same name; or if a dataset cannot be read, has no test samples or does not fit.
     """
     lengths = config.budget.test_lengths
     tasks = config.task.checked_tests() if lengths is None else {str(n): config.task.at_length(n) for n in lengths}

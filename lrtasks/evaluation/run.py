@@ -170,8 +170,9 @@ def load_model(
         task: the class of the task or its address, in the same cases.
 
     Raises:
-        UsageError: if the run has no weights, if its model or task was a Python object and is not given, if the file of
-            one was moved or the model's was edited since the run, or if the weights do not fit the model.
+        UsageError: if the run has no weights; if its model or task was a Python object and is not given; if the file
+            of the model or task was moved, or the file of the model was edited, since the run; or if the weights do not
+            fit the model.
     """
     folder = Path(folder)
     record = read_record(folder)

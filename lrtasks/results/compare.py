@@ -33,7 +33,7 @@ DIGITS = 12
 ENOUGH_TASKS = 6
 """Least number of tasks with unequal scores at which a test over tasks can give a p-value below 0.05."""
 AHEAD = 0.05
-"""One side is called ahead if its corrected p-value is below this value."""
+"""One side is ahead if the corrected p-value is below this value."""
 NO_TASK = "they share no task"
 """End of the message for two models without a common task."""
 
@@ -47,9 +47,10 @@ class Comparison:
 
     Attributes:
         differences: one flat entry per task, parameters and budget, and also per model where runs of the same model are
-            matched. It has the scores ``a`` and ``b`` by seed, their mean ``difference`` with the 95 % interval
-            ``difference_low`` to ``difference_high`` over seeds and test samples, the p-value ``p`` of the paired test
-            (``None`` for fewer than two pairs, or equal differences), and ``p_holm``, corrected for several tests.
+            matched. It has the scores ``a`` and ``b`` by seed, and their mean ``difference``. ``difference_low`` and
+            ``difference_high`` are its 95 % interval over seeds and test samples. ``p`` is the p-value of the paired
+            test (``None`` for fewer than two pairs, or equal differences); ``p_holm`` is p, corrected for several
+            tests.
         left_out: reasons why runs are in no pair, one line each.
     """
 

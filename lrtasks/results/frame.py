@@ -134,7 +134,7 @@ def published() -> Path:
     for file in (PACKAGE / "published.parquet", PACKAGE.parent / "results" / "published.parquet"):
         if file.is_file():
             return file
-    raise UsageError("this installation brings no published runs; name a folder of runs with --published")
+    raise UsageError("this installation has no published runs; name a folder of runs with --published")
 
 
 def write_frame(runs: pd.DataFrame, file: Path) -> None:

@@ -192,7 +192,7 @@ def draw_profiles(runs: pd.DataFrame, _: Sequence[RunRecord]) -> Figure:
     """Draw the profile of each model (:func:`lrtasks.results.profile.draw_profile`) from its runs on the fingerprint.
 
     Raises:
-        UsageError: if no run with a score is on an instance of the fingerprint.
+        UsageError: if no run with a score is on a task of the profile.
     """
     tasks = {}
     for name in instances():
@@ -201,7 +201,7 @@ def draw_profiles(runs: pd.DataFrame, _: Sequence[RunRecord]) -> Figure:
     made = [make_profile(own, tasks, label) for label, own in runs.groupby("column", observed=True)]
     found = [profile for profile in made if profile.cells]
     if not found:
-        raise UsageError("no run is on an instance of the fingerprint; lrtasks profile --model NAME makes such runs")
+        raise UsageError("no run is on a task of the profile; lrtasks profile --model NAME makes such runs")
     return draw_profile(found)
 
 

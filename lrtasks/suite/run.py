@@ -111,8 +111,9 @@ def run_suite(
 ) -> list[RunRecord]:
     """Carry out runs; return their records in order.
 
-    A refused run (impossible here, or with an unreadable record) gets a record with status ``failed`` and the reason, a
-    run that another process works on one with status ``running``. These records are returned, but not written.
+    A run that is refused (impossible here, or with an unreadable record) gets a record with status ``failed`` and the
+    reason. A run that another process carries out gets a record with status ``running``. These records are returned,
+    but not written.
 
     Args:
         runs: each model needs a name or an address, since each run is a command.

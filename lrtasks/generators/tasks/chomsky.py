@@ -28,11 +28,11 @@ DEFAULT_MODULUS = 5
 class Chomsky(TokenTask):
     """Read a string of a formal language, and give an answer at the empty tokens that follow.
 
-    The length n is uniform over ``lengths``. The input is the string of n tokens, then the token EMPTY, O(n) times,
-    then padding. The outputs of the answer are asked in order at the EMPTY tokens. Tokens are numbered in this order:
-    the tokens of the language, then EMPTY, then padding. Tokens, distribution, answer and O(n) of the fifteen languages
-    are in ``lrtasks/generators/languages.py`` and on the task's page. An answer of variable length ends with class 2;
-    outputs after it are not scored. Source: Delétang et al., "Neural Networks and the Chomsky Hierarchy"
+    The length n is uniform over ``lengths``. The input is the string of n tokens, then O(n) times the token EMPTY,
+    then padding. The labels at the EMPTY tokens are the outputs of the answer, in order. Tokens are numbered in this
+    order: the tokens of the language, then EMPTY, then padding. Tokens, distribution, answer and O(n) of the fifteen
+    languages are in ``lrtasks/generators/languages.py`` and on the task's page. An answer of variable length ends with
+    class 2; outputs after it are not scored. Source: Delétang et al., "Neural Networks and the Chomsky Hierarchy"
     (arXiv:2207.02098), section 4 and appendix A.
 
     ``law="xlstm"`` has the lengths of Beck et al., "xLSTM" (arXiv:2405.04517), section 4.1, for five of the languages.
@@ -41,10 +41,10 @@ class Chomsky(TokenTask):
     greatest of ``lengths``. For ``modular-arithmetic-brackets`` n is max(s, 5) - 3 for each s of ``lengths``, and the
     operator ``*`` is left out.
 
-    ``labels="every"`` adds labels in training, which helps. The four regular languages then have a label at every
-    symbol (modular arithmetic: at every digit): the answer for the string so far. The language with brackets has a
-    label at every closing bracket: the value of the expression that it closes. Other languages have no additional
-    labels. Validation and test have the labels of the answer alone.
+    ``labels="every"`` adds labels in training, which makes the task easier to learn. In the four regular languages,
+    every symbol (in modular arithmetic: every digit) has the answer for the string so far as its label. In the language
+    with brackets, every closing bracket has the value of the expression that it closes. Other languages have no
+    additional labels. Validation and test have the labels of the answer alone.
 
     >>> Chomsky().answer([1, 5, 2, 7, 3, 9]).tolist()  # 1 + 2 * 3
     [-100, -100, -100, -100, -100, 2]

@@ -32,9 +32,9 @@ class Copying(TokenTask):
     - ``suffix-lookup``: BEGIN s BAR g; ``prefix-lookup``: BEGIN g BAR s BAR. The key g is ``ngram`` letters of s. The
       answer is the ``answer_length`` letters after the first occurrence of g in s.
 
-    The answer a₁…a_m is asked at the last token of the question and at the m - 1 tokens that follow it. These tokens
-    are a₁…a_{m-1} (``feed="teacher"``) or PAD (``"blank"``). With ``end``, a_m (or PAD) follows too, and END is asked
-    there. Source: Jelassi et al., "Repeat After Me: Transformers are Better than State Space Models at Copying"
+    The answer a₁…a_m is the label at the last token of the question and at the m - 1 tokens that follow it. These
+    tokens are a₁…a_{m-1} (``feed="teacher"``) or PAD (``"blank"``). With ``end``, a_m (or PAD) follows too, and its
+    label is END. Source: Jelassi et al., "Repeat After Me: Transformers are Better than State Space Models at Copying"
     (arXiv:2402.01032), section 3.
 
     ``law`` determines the start of the key. ``jelassi``: uniform over 0..|s| - ngram - answer_length - 3, as in the

@@ -27,9 +27,9 @@ class Depo(TokenTask):
     last token. All names of a sample differ. Tokens: 0 is padding, 1..2V are tokens of words, 2V + k is "k steps" for
     k = 1..K, then come ANSWER and BEGIN.
 
-    A sample is BEGIN; the edges v_i v_(i+1 mod n) in random order; then, for each of min(n, ``queries``) distinct nodes
-    v_i, "k steps", the node, ANSWER and the node v_(i+k mod n); padding on the right. Labels: the first token of the
-    answer is asked at ANSWER, each further token at the token before it.
+    A sample is BEGIN, the edges v_i v_(i+1 mod n) in random order, the queries, and padding on the right. There is a
+    query for each of min(n, ``queries``) distinct nodes v_i: "k steps", the node, ANSWER and the node v_(i+k mod n).
+    The label at ANSWER is the first token of the answer. Each further token is the label at the token before it.
 
     ``law="published"``: in training n is drawn from ``nodes`` with weight 1/(n + √N), and k from 1..K uniformly. In
     validation and test n = N, and k is uniform over the powers of two up to K, K itself and, if K = 32, 24. Source:

@@ -24,8 +24,8 @@ class FuzzyRecall(UniformTask):
     """At every key that occurred before, return its value; keys and values are several adjacent tokens.
 
     As ``noisy-recall``, but without noise and with longer keys and values. Keys and values are made of different
-    tokens. A key keeps its value in the sample. If a key occurred before, its value is labelled: the first token at the
-    key's last token, each further token at the value token before it.
+    tokens. A key keeps its value in the sample. If a key occurred before, the label at its last token is the first
+    token of its value. Each further token of the value is the label at the value token before it.
 
     ``law="mad"``: let n = ``vocab`` - 1, K = ``key_tokens``, W = ``value_tokens`` and L = ``length``. Keys are ordered
     tuples of distinct tokens of 0..n//2-1, values of n//2..n-1, and n is padding. In training every pair has a key of
@@ -36,9 +36,9 @@ class FuzzyRecall(UniformTask):
     off. In training the next token is the label everywhere. Source: Poli et al., "Mechanistic Design and Scaling of
     Hybrid Architectures" (MAD, arXiv:2403.17844), section 3.
 
-    Law ``mad`` has two flaws. In training the end of a key cannot be known, because a complete key may also be the
-    beginning of a longer key; ``answer`` therefore looks one token ahead. In 2 % of the test samples the probe occurs
-    at the end only, so its question has no answer; it has no label here, but a label in the source.
+    Law ``mad`` has two flaws. A complete key may also be the beginning of a longer key, so a model cannot know in
+    training where a key ends; ``answer`` therefore looks one token ahead. In 2 % of the test samples the probe occurs
+    at the end only, so its question has no answer. The source labels this question; here it has no label.
 
     ``law="grid"``, ours: for each of the K places of a key, two distinct letters of ``letters`` are drawn. All 2^K
     combinations are keys; each key has W uniform letters as its value. A sample is L/(K + W) pairs, their keys uniform

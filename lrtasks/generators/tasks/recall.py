@@ -26,9 +26,9 @@ class Recall(TokenTask):
     al., "Hyena Hierarchy: Towards Larger Convolutional Language Models" (arXiv:2302.10866), section 4.1; the
     Focus paper, Table 1.
 
-    The task is local. Keys recur so often that, whatever the length, the queried key last occurred at most 64 tokens
-    before the query in 90 % of the samples and at most 128 tokens before it in 99 %. The score at a great ``length``
-    therefore says little about long memory. With ``distance`` the queried key occurs once, at that distance.
+    The task is local, because keys recur often. At any length, the last occurrence of the queried key is at most 64
+    tokens before the query in 90 % of the samples, and at most 128 tokens before it in 99 %. The score at a great
+    ``length`` therefore says little about long memory. With ``distance`` the queried key occurs once, at that distance.
 
     >>> [round(Recall(length=1024).share_within(tokens), 2) for tokens in (64, 128)]
     [0.9, 0.99]

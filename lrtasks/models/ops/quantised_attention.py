@@ -1,4 +1,4 @@
-"""Attention over quantised keys in time linear in the length, with exactly the result of the quadratic form.
+"""Attention over quantised keys in time linear in the length, with the same result as the quadratic form.
 
 Sources: "LongVQ", section 4.2; "Transformer-VQ: Linear-Time Transformers via Vector Quantization", sections 3.2, 3.3.
 

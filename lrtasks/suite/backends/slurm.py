@@ -83,7 +83,7 @@ def _executor(jobs: Sequence[Job], parameters: dict[str, Any]) -> Any:
     except RuntimeError:
         raise UsageError("there is no srun on this machine; submit Slurm jobs from a machine that has it") from None
     if given["timeout_min"] is None or "time" in given:
-        raise UsageError("Slurm needs a limit: give --slurm timeout_min=MINUTES, or a time limit of the runs")
+        raise UsageError("Slurm needs a time limit: give --slurm timeout_min=MINUTES, or --time-limit SECONDS")
     named = {name if name in GENERIC else f"slurm_{name}": value for name, value in given.items()}
     try:
         executor.update_parameters(**named)
