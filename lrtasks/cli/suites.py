@@ -79,8 +79,8 @@ def suite(
 ) -> int:
     """Run every task × every model; finished runs are not repeated, and a failed run does not stop the others.
 
-    Models and tasks of your own are named FILE.py:NAME or package.module:NAME. Any parameter of a task or a model is
-    also an option, for every run. An option may have several values, separated by commas; each makes its own runs.
+    Give your own models and tasks as FILE.py:NAME or package.module:NAME. Any parameter of a task or a model is also an
+    option, for every run. An option may have several values, separated by commas; each value makes its own runs.
     Example: lrtasks suite --models dlr,attention --tasks shift --lr 1e-3,3e-3 --seeds 3
     """
     chosen = {"models": models, "tasks": tasks, "preset": preset, "seeds": seeds}
@@ -158,9 +158,9 @@ def profile(
 ) -> int:
     """Profile a model: scaled score, solved seeds, generalisation length and cost of each capability group.
 
-    The model runs on every instance of the fingerprint. Validation chooses one of three learning rates. Finished runs
-    are not repeated. On this machine, two runs execute in parallel; --jobs changes this. Example: lrtasks profile
-    --model mylayer.py:MyLayer --quick
+    The model runs on every instance of the fingerprint, a fixed list of tasks. Validation chooses one of three learning
+    rates. Finished runs are not repeated. On a machine with several cores, the default of --jobs is 2 in this command.
+    Example: lrtasks profile --model mylayer.py:MyLayer --quick
     """
     if out is not None:
         if out.suffix.lower() not in ENDINGS:
