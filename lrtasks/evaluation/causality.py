@@ -24,8 +24,8 @@ def uses_future(fabric: Fabric, model: nn.Module, task: Task, batches: Replay) -
     """Return whether outputs change by more than rounding if only inputs after them change.
 
     The first batch is compared with a batch in which each sample continues like another sample. The result is also
-    false if the comparison is impossible: with a pooled target, one output or one sample, and if the model gives
-    different outputs for the same input.
+    false if the comparison is impossible. This is so for a pooled target, for a single output or sample, and for a
+    model that gives different outputs for the same input.
     """
     with closing(Replay(batches.stream, 1, workers=0).load()) as loaded:
         batch = next(loaded)

@@ -88,7 +88,8 @@ def aggregate(runs: pd.DataFrame, *, mean: bool = False) -> pd.DataFrame:
       test samples; further tests: medians;
     - ``generalisation_length`` and ``steps_to_solve``: medians, missing if half of the seeds or more have none;
     - ``centre`` and ``centre_low``: the shown score and the lower end of its interval. The shown score is the mean,
-      with its ``half_width``, if ``mean`` is set, for a single seed, or without a scaled score; else the median;
+      with its ``half_width``, if ``mean`` is set, if there is one seed, or if there is no scaled score. Otherwise, it
+      is the median;
     - ``scored`` and ``solved``: number of seeds with a score, and of solved seeds (missing without a scaled score);
       ``different_seeds``: number of seeds. ``seeds`` may contain a seed twice, with two different outcomes;
     - ``seconds_per_step`` and ``peak_memory_bytes``: means over runs, missing if the runs used several devices;

@@ -1,9 +1,9 @@
 """Choose settings such as the learning rate by validation score, then run the other seeds at the chosen values.
 
 Seed 0 runs at every value. The run with the best validation score is chosen. If scores are equal to four decimals, the
-run that solved the task in fewer steps is chosen; if the steps are also equal, the run that was named first. The other
-seeds then run only at the chosen values. The test stream has no influence on the choice. All runs stay in the results
-folder. Their records name the values that were tried (``selection``), and tables show the chosen runs.
+run that solved the task in fewer steps is chosen. If the steps are also equal, the run that was named first is chosen.
+The other seeds then run only at the chosen values. The test stream has no influence on the choice. All runs stay in the
+results folder. Their records name the values that were tried (``selection``), and tables show the chosen runs.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def require_selectable(suite: Suite, by: str) -> tuple[str, ...]:
     """Return the settings to select: all settings that vary, except parameters of tasks, which make a grid.
 
     Raises:
-        UsageError: for an unknown stream, if no model or budget setting has several values, or if one must be equal
-            for all compared models or belongs to one of several models.
+        UsageError: for an unknown stream; if no setting of model or budget has several values; if such a setting must
+            be equal for all compared models; or if it belongs to one of several models.
     """
     if by not in BY:
         raise unknown("stream to select on", by, BY)
