@@ -15,7 +15,7 @@ MAX_STEPS = 10**9
 
 @dataclass(frozen=True)
 class Budget(Config):
-    """Settings of training and scoring: steps, optimiser, amount of data. Compare only runs with the same steps and data."""
+    """Settings of training and scoring: steps, optimiser, data. Compare only runs with the same steps and data."""
 
     name: ClassVar[str] = "budget"
 
