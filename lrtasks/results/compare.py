@@ -24,7 +24,7 @@ from lrtasks.errors import UsageError, unknown
 from lrtasks.registry import file_digest
 from lrtasks.results.formats import TextTable, number
 from lrtasks.results.frame import OUTCOME
-from lrtasks.results.settings import Settings, bare, distinguishing, labels, owned
+from lrtasks.results.settings import Settings, bare, distinguishing, labels, owned, settings_in
 from lrtasks.results.statistics import bootstrap, holm, paired_t, sign_test, signed_rank
 from lrtasks.results.table import Row, arrange, plain_rows, run_name, versions_note
 
@@ -292,7 +292,7 @@ def _by_match(runs: pd.DataFrame, name: str, by_model: bool) -> Matches:
         match = run["model"] if by_model else "", run["setup"], run["seed"], _names(run["selected"])
         other = found.setdefault(match, run)
         if other is not run:
-            names = distinguishing([json.loads(entry["variant"]) for entry in (other, run)])
+            names = distinguishing([settings_in(entry["variant"]) for entry in (other, run)])
             differ = f"differ in {', '.join(map(bare, names))}" if names else "have the same settings"
             two = f"{name} holds two runs of {run_name(run)} on {run['task']}, which {differ}"
             raise UsageError(f"{two}; one run can have one partner only")

@@ -9,6 +9,7 @@ from dataclasses import fields
 from typing import Any
 
 from lrtasks.budget import SHARED_BUDGET, Budget
+from lrtasks.config import parse_assignment
 from lrtasks.errors import UsageError
 from lrtasks.record import RunRecord, split_selected
 
@@ -19,6 +20,8 @@ _DIGEST = "source"
 """Digest of a user's own model or task: of its file, or a random text for a Python object without a file."""
 _LONG_DIGEST = re.compile(r"[0-9a-f]{32,}")
 """Digest of a source file or a dataset, of which a label shows the first eight digits."""
+_OF_A_MIXER = re.compile(r"[\w-]+\.[\w-]+=.*", re.DOTALL)
+"""Entry ``MIXER.NAME=VALUE`` in ``hyper`` of a stack: a setting of one of its mixers."""
 _OTHERWISE = re.compile(r"none|null|true|false|[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?")
 """Texts that the command line would parse as a value of another type."""
 
@@ -76,6 +79,20 @@ def cell_of(record: RunRecord) -> tuple[str, str]:
     return key(setup_of(record)), key(variant_of(record))
 
 
+def settings_in(text: str) -> Settings:
+    """Return the settings in a text of :func:`cell_of`; each setting of a mixer in a stack has its own name.
+
+    >>> settings_in('{"name": "hybrid", "model hyper": ["gla.heads=2"]}')
+    {'name': 'hybrid', 'model gla.heads': 2}
+    """
+    settings = json.loads(text)
+    hyper = settings.get("model hyper")
+    if not isinstance(hyper, list) or not all(_OF_A_MIXER.fullmatch(str(entry)) for entry in hyper):
+        return dict(settings)
+    del settings["model hyper"]
+    return {**settings, **{f"model {name}": value for name, value in map(parse_assignment, hyper)}}
+
+
 def without_none(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that are not ``None``, so that ``None`` equals a setting missing in an older record."""
     return {name: value for name, value in settings.items() if value is not None}
@@ -106,15 +123,22 @@ def label(entry: Settings, names: Iterable[str]) -> str:
     >>> label({"name": "longvq", "model window": None, "model quantise": True}, ["model window", "model quantise"])
     'longvq (window=none, quantise=true)'
     """
-    values = {name: as_given(entry[name]) if name in entry else _missing(entry, name) for name in names}
+    own = [name for name in names if name in entry or _has_mixer_of(entry, name)]
+    values = {name: as_given(entry[name]) if name in entry else _missing(entry, name) for name in own}
     short = {name: text[:8] if _LONG_DIGEST.fullmatch(text) else text for name, text in values.items()}
     shown = ", ".join(f"{bare(name)}={text}" for name, text in short.items())
     return f"{entry['name']} ({shown})" if shown else str(entry["name"])
 
 
+def _has_mixer_of(entry: Settings, name: str) -> bool:
+    """Return false for a setting ``MIXER.NAME`` of a stack that has no such mixer."""
+    mixer, dot, _ = bare(name).partition(".")
+    return not dot or mixer in re.split(r"[:,\s]+", str(entry.get("model layers")).replace("-", "_"))
+
+
 def _missing(entry: Settings, name: str) -> str:
     """Return the label's text for a setting that the record lacks: the default of a setting that was added later."""
-    if _DIGEST in entry:  # a user's own model or task
+    if _DIGEST in entry or "." in name:  # a user's own model or task, or a mixer of a stack
         return "default"
     from lrtasks import generators, models
 

@@ -20,7 +20,7 @@ import pandas as pd
 from lrtasks.errors import UsageError
 from lrtasks.metrics import TEST_SOLVED, scaled_score
 from lrtasks.results.formats import TextTable, number
-from lrtasks.results.settings import as_given, labels, owned, require_equal_budgets
+from lrtasks.results.settings import as_given, labels, owned, require_equal_budgets, settings_in
 from lrtasks.results.statistics import bootstrap, half_width
 
 Row = Mapping[str, Any]
@@ -63,17 +63,23 @@ def arrange(runs: pd.DataFrame, *, unequal_budgets: bool = False) -> pd.DataFram
         first = plain_rows(runs.drop_duplicates("setup")[["setup", "model", "seed"]])
         pairs = ((run_name(run), json.loads(run["setup"])) for run in first)
         require_equal_budgets(pairs, "--unequal-budgets allows both in one table")
-    setups, variants = ({text: json.loads(text) for text in runs[name].unique()} for name in ("setup", "variant"))
-    # variants that share no row (preset values per task) may share a label
-    beside = [[variants[text] for text in own.unique()] for _, own in runs.groupby("setup")["variant"]]
-    places = {}
-    for name, own, settings, groups in (("row", "setup", setups, None), ("column", "variant", variants, beside)):
-        found = dict(zip(settings, labels(list(settings.values()), groups), strict=True))
-        order = sorted(dict(found.values()).items(), key=lambda entry: entry[1])
-        # pandas' text type does not accept damaged text
-        texts = pd.Series([found[entry][0] for entry in runs[own]], dtype=object)
-        places[name] = pd.Categorical(texts, pd.Index([text for text, _ in order], dtype=object), ordered=True)
+    places = {"row": by_label(runs["setup"]), "column": by_label(runs["variant"], runs["setup"])}
     return runs.assign(**places).sort_values([*CELL, "seed"], kind="stable")
+
+
+def by_label(texts: pd.Series, among: pd.Series | None = None) -> pd.Categorical:
+    """Return the labels of setups or variants (columns of a frame of runs) as ordered categories.
+
+    A label shows the settings that differ. With ``among``, settings are compared only where this column is equal:
+    variants that share no row (preset values per task) may share a label.
+    """
+    settings = {text: settings_in(text) for text in texts.unique()}
+    groups = among if among is None else [[settings[text] for text in own.unique()] for _, own in texts.groupby(among)]
+    found = dict(zip(settings, labels(list(settings.values()), groups), strict=True))
+    order = sorted(dict(found.values()).items(), key=lambda entry: entry[1])
+    # pandas' text type does not accept damaged text
+    named = pd.Series([found[text][0] for text in texts], dtype=object)
+    return pd.Categorical(named, pd.Index([text for text, _ in order], dtype=object), ordered=True)
 
 
 def aggregate(runs: pd.DataFrame, *, mean: bool = False) -> pd.DataFrame:

@@ -533,6 +533,26 @@ def test_a_setting_that_was_added_later_is_shown_with_its_default() -> None:
     ]
 
 
+def test_a_setting_of_a_mixer_in_a_stack_has_its_own_name() -> None:
+    stacks = [
+        {"layers": "gla:1,attention:1", "hyper": []},
+        {"layers": "gla:1,attention:1", "hyper": ["attention.positions=nope"]},
+        {"layers": "gla:2", "hyper": []},
+    ]
+    records = [made(model="hybrid", hyper=hyper, score=0.1 * number) for number, hyper in enumerate(stacks)]
+    assert tabled(records[:2]).labels("column") == [
+        "hybrid (attention.positions=default)",
+        "hybrid (attention.positions=nope)",
+    ]
+    table = tabled(records)
+    assert table.labels("column") == [
+        "hybrid (attention.positions=default, layers=gla:1,attention:1)",
+        "hybrid (layers=gla:2)",
+        "hybrid (attention.positions=nope, layers=gla:1,attention:1)",
+    ]
+    assert [row["model_parameters"]["hyper"] for row in table.rows()] == [[], [], ["attention.positions=nope"]]
+
+
 def test_own_models_of_another_structure_are_kept_apart() -> None:
     records = [made(model="net", source=source) for source in "ab"]
     assert tabled(records).labels("column") == ["net (source=a)", "net (source=b)"]
