@@ -3,7 +3,7 @@
 Each function takes runs (:func:`lrtasks.results.table.arrange`) and a list of records; the index of a run is the
 position of its record. A line is the mean over seeds; its band extends from the lowest seed to the highest. The floor
 is the median over seeds, as in a table. A model has the same colour and marker in all panels, and in all figures of the
-same runs.
+same runs. :func:`draw_length` also takes runs with different settings at different lengths as different models.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from lrtasks.registry import split_preset
 from lrtasks.results.profile import draw_profile, make_profile
 from lrtasks.results.settings import key, labels
 from lrtasks.results.style import metric, panels, series, styled, title
-from lrtasks.results.table import CELL, aggregate, length_of_test
+from lrtasks.results.table import CELL, aggregate, by_label, length_of_test
 
 LOWEST = -0.25
 """Lower scores are drawn at this value: one failed run would make all other differences too small to see."""
@@ -87,16 +87,18 @@ def draw_curves(runs: pd.DataFrame, records: Sequence[RunRecord]) -> Figure:
 def draw_length(runs: pd.DataFrame, records: Sequence[RunRecord]) -> Figure:
     """Draw test score against length: a panel per task whose runs have several lengths.
 
-    A solid line joins the scores of a model that was trained separately at each length. A dashed line joins the scores
-    of a model that was trained at one length, on the test at this length (a filled marker) and on its further tests.
+    A solid line joins the scores of a model that was trained separately at each length, with the same settings; with
+    one length it is a point. A dashed line joins the scores of a model that was trained at one length, on the test at
+    this length (a filled marker) and on its further tests.
 
     Raises:
-        UsageError: if no task has scores at two lengths.
+        UsageError: if no task has scores at two lengths of a model with the same settings.
     """
     settings = [json.loads(setup) for setup in runs["setup"]]
     lengths = [entry.pop("task length", None) for entry in settings]
     runs = runs.assign(length=lengths, otherwise=list(map(key, settings)))
     runs = runs[[isinstance(length, int) for length in lengths]]
+    runs = runs.assign(column=by_label(runs["variant"], runs["otherwise"]))
     found = [(number, *test) for number in runs.index for test in _tests_of(records[number])]
     tests = pd.DataFrame(found, columns=["run", "length", "score", "floor"]).astype({"floor": float})
     tests = tests.join(runs[["otherwise", "column", "seed"]], on="run")
@@ -105,13 +107,13 @@ def draw_length(runs: pd.DataFrame, records: Sequence[RunRecord]) -> Figure:
     drawn = _each(runs[runs["otherwise"].isin(several)], "otherwise", sort=False)
     if not drawn:
         hint = "train at several (--length 256,1024 in sweep), or test there (--test-lengths 512,1024)"
-        raise UsageError(f"no task has scores at two lengths; {hint}")
+        raise UsageError(f"no task has scores at two lengths of a model with the same settings; {hint}")
     names = [name for name, _ in labels([json.loads(of_task["otherwise"].iloc[0]) for of_task in drawn])]
     figure, axes = _panels(len(drawn))
     for panel, name, of_task in zip(axes, names, drawn, strict=True):
         for own in _each(of_task, "column"):
-            scores = own.pivot_table("score", "seed", "length")
-            if scores.shape[1] > 1:
+            scores, own_tests = own.pivot_table("score", "seed", "length"), tests[tests["run"].isin(own.index)]
+            if scores.shape[1] > 1 or own_tests["length"].nunique() == 1:
                 _line(panel, own, scores.columns, scores)
             for trained in _each(own[own["score"].notna()], "length"):
                 scores = tests[tests["run"].isin(trained.index)].pivot_table("score", "run", "length")

@@ -141,6 +141,18 @@ def test_length_joins_training_at_each_length_and_tests_of_one_model() -> None:
         drawn("length", [made()])
 
 
+def test_length_does_not_join_runs_with_different_settings() -> None:
+    records = [made(length=length, hyper={"layers": 1}, score=0.5) for length in (256, 512)]
+    records += [made(length=1024, hyper={"layers": 2}, score=0.7)]
+    figure = drawn("length", records)
+    found = lines(figure.axes[0])
+    assert found["DLR (layers=1)"] == [(256, 0.5), (512, 0.5)]
+    assert found["DLR (layers=2)"] == [(1024, 0.7)]
+    assert "DLR (layers=2)" in [text.get_text() for text in figure.legends[0].get_texts()]
+    with pytest.raises(UsageError, match="no task has scores at two lengths"):
+        drawn("length", records[1:])
+
+
 @pytest.mark.parametrize("kind", ["curves", "scatter", "length"])
 def test_the_floor_is_the_median_over_seeds(kind: str) -> None:
     tests = {"test": {"r2": 0.9}, "512": {"r2": 0.6}}
