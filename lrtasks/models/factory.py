@@ -105,7 +105,7 @@ def model_label(model: ModelLike | type[ModelConfig], name: str = "") -> str:
             return model
         address, model = model, load_object(model, "model")
     if isinstance(model, type) and issubclass(model, ModelConfig):
-        return getattr(model, "name", model.__name__)
+        return name or vars(model).get("name", model.__name__)  # an inherited name belongs to the registered model
     if address and not has_own_name(model):
         name = name or address.rpartition(":")[2]
     return name or getattr(model, "__qualname__", type(model).__name__)
@@ -172,7 +172,7 @@ def model_factory(model: ModelLike, parameters: Mapping[str, Any] | None = None,
     address, target = model if isinstance(model, str) else None, _resolved(model)
     if isinstance(target, type) and issubclass(target, ModelConfig):
         config = target.make(**parameters)
-        identity = model_label(target), config.identifying(), address, target.version, config.own_source()
+        identity = model_label(model, name), config.identifying(), address, target.version, config.own_source()
         return ModelFactory(*identity, lambda input, target, causal: config.build(input, target, causal=causal))
     if isinstance(target, nn.Module) or not callable(target):
         kinds = "the address of a class or a function" if address else "a name, a class, a function or a module"

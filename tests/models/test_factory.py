@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +18,7 @@ import lrtasks
 from lrtasks.errors import UsageError
 from lrtasks.evaluation.run import load_model
 from lrtasks.models.base import state_bytes, streaming
+from lrtasks.models.dlr import DLR
 from lrtasks.models.factory import describe_parameters, model_factory, own_mixer
 from lrtasks.record import read_record, read_records
 from lrtasks.registry import load_object
@@ -352,6 +354,21 @@ def test_a_run_of_a_class_that_is_named_as_a_registered_model_is_no_run_of_that(
     with pytest.raises(UsageError, match="is a run of the Python object dlr: load_model"):
         load_model(folder)
     assert len(load_model(folder, model=Mixer).blocks) == 2  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class MyDLR(DLR):
+    """A subclass of a registered model, which inherits its name."""
+
+
+def test_a_subclass_of_a_registered_model_has_its_own_name(tmp_path: Path) -> None:
+    assert run(MyDLR, tmp_path, hyper={"d_model": 8, "d_state": 4}).model["name"] == "MyDLR"
+    ((folder, _),) = read_records(tmp_path)[0]
+    with pytest.raises(UsageError, match="is a run of the Python object MyDLR: load_model"):
+        load_model(folder)
+    assert load_model(folder, model=MyDLR)
+    assert model_factory(DLR).name == "dlr"
+    assert model_factory(MyDLR, name="mine").name == "mine"
 
 
 def test_overwrite_runs_again(tmp_path: Path) -> None:
