@@ -258,6 +258,8 @@ def _chosen(runs: pd.DataFrame, models: str, tasks: str) -> pd.DataFrame:
         if name not in set(runs["task"]):
             raise unknown("task", name, set(runs["task"]))
         found = runs["task"] == name
+        if preset and ":" not in address and address not in registry.names():
+            raise UsageError(f"for a preset of your own task, write FILE.py:{word}, found {word!r}")
         if preset:
             found = runs.index.isin(budgets_on(runs, make(address, preset=preset)).index)
         if not found.any():

@@ -442,6 +442,17 @@ def test_a_preset_chooses_the_runs_with_its_parameters(
     assert (said.code, "no run on word-problem has the parameters of preset s3" in said.err) == (2, True)
 
 
+def test_a_preset_of_an_own_task_needs_its_address(results: Callable[..., Any]) -> None:
+    Path("mine.py").write_text("from lrtasks.generators.tasks.shift import Shift\n\nclass Mine(Shift): pass\n")
+    Path("runs/own").mkdir()
+    made(task="Mine").write(Path("runs/own"))
+    said = results("--tasks", "Mine@small")
+    assert (said.code, said.out) == (2, "")
+    assert "write FILE.py:Mine@small" in said.err.splitlines()[-1]
+    assert results("--tasks", "Mine").code == 0
+    assert results("--tasks", "mine.py:Mine@small").code == 0
+
+
 def test_the_command_refuses_unequal_budgets_unless_asked(results: Callable[..., Any]) -> None:
     Path("runs/3").mkdir()
     made(seed=2, budget={"steps": 7}).write(Path("runs/3"))
