@@ -98,7 +98,7 @@ def draw_length(runs: pd.DataFrame, records: Sequence[RunRecord]) -> Figure:
     lengths = [entry.pop("task length", None) for entry in settings]
     runs = runs.assign(length=lengths, otherwise=list(map(key, settings)))
     runs = runs[[isinstance(length, int) for length in lengths]]
-    runs = runs.assign(column=by_label(runs["variant"], runs["otherwise"]))
+    runs = runs.assign(column=by_label(runs["variant"], runs["setup"], runs["otherwise"]))
     found = [(number, *test) for number in runs.index for test in _tests_of(records[number])]
     tests = pd.DataFrame(found, columns=["run", "length", "score", "floor"]).astype({"floor": float})
     tests = tests.join(runs[["otherwise", "column", "seed"]], on="run")

@@ -20,6 +20,8 @@ _DIGEST = "source"
 """Digest of a user's own model or task: of its file, or a random text for a Python object without a file."""
 _LONG_DIGEST = re.compile(r"[0-9a-f]{32,}")
 """Digest of a source file or a dataset, of which a label shows the first eight digits."""
+_OBJECT = re.compile(r"(object|module) [0-9a-f]{16}")
+"""Digest of a Python object without a file, which differs in every run."""
 _OF_A_MIXER = re.compile(r"[\w-]+\.[\w-]+=.*", re.DOTALL)
 """Entry ``MIXER.NAME=VALUE`` in ``hyper`` of a stack: a setting of one of its mixers."""
 _OTHERWISE = re.compile(r"none|null|true|false|[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?")
@@ -91,6 +93,11 @@ def settings_in(text: str) -> Settings:
         return dict(settings)
     del settings["model hyper"]
     return {**settings, **{f"model {name}": value for name, value in map(parse_assignment, hyper)}}
+
+
+def any_object(settings: Settings) -> Settings:
+    """Return the settings with the same digest for every Python object without a file."""
+    return {**settings, _DIGEST: "object"} if _OBJECT.fullmatch(settings.get(_DIGEST) or "") else settings
 
 
 def without_none(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ import pandas as pd
 from lrtasks.errors import UsageError
 from lrtasks.metrics import TEST_SOLVED, scaled_score
 from lrtasks.results.formats import TextTable, number
-from lrtasks.results.settings import as_given, labels, owned, require_equal_budgets, settings_in
+from lrtasks.results.settings import any_object, as_given, labels, owned, require_equal_budgets, settings_in
 from lrtasks.results.statistics import bootstrap, half_width
 
 Row = Mapping[str, Any]
@@ -67,15 +67,20 @@ def arrange(runs: pd.DataFrame, *, unequal_budgets: bool = False) -> pd.DataFram
     return runs.assign(**places).sort_values([*CELL, "seed"], kind="stable")
 
 
-def by_label(texts: pd.Series, among: pd.Series | None = None) -> pd.Categorical:
+def by_label(texts: pd.Series, *among: pd.Series) -> pd.Categorical:
     """Return the labels of setups or variants (columns of a frame of runs) as ordered categories.
 
-    A label shows the settings that differ. With ``among``, settings are compared only where this column is equal:
-    variants that share no row (preset values per task) may share a label.
+    A label shows the settings that differ. With columns ``among``, settings are compared only within runs that are
+    equal in one of these columns: variants that share no row (preset values per task) may share a label. In all but the
+    first column, Python objects without a file count as equal, since their digests differ in every run.
     """
     settings = {text: settings_in(text) for text in texts.unique()}
-    groups = among if among is None else [[settings[text] for text in own.unique()] for _, own in texts.groupby(among)]
-    found = dict(zip(settings, labels(list(settings.values()), groups), strict=True))
+    groups = [
+        [settings[text] if place == 0 else any_object(settings[text]) for text in own.unique()]
+        for place, column in enumerate(among)
+        for _, own in texts.groupby(column)
+    ]
+    found = dict(zip(settings, labels(list(settings.values()), groups or None), strict=True))
     order = sorted(dict(found.values()).items(), key=lambda entry: entry[1])
     # pandas' text type does not accept damaged text
     named = pd.Series([found[text][0] for text in texts], dtype=object)

@@ -153,6 +153,17 @@ def test_length_does_not_join_runs_with_different_settings() -> None:
         drawn("length", records[1:])
 
 
+def test_length_joins_runs_of_python_objects_without_a_file() -> None:
+    """Their digests differ in every run."""
+    records = [
+        made(model="net", source=f"object {number:016x}", length=length, hyper={"window": window}, score=window / 10)
+        for number, (length, window) in enumerate([(256, 4), (512, 4), (256, 8), (512, 8)])
+    ]
+    found = lines(drawn("length", records).axes[0])
+    assert found["net (window=4)"] == [(256, 0.4), (512, 0.4)]
+    assert found["net (window=8)"] == [(256, 0.8), (512, 0.8)]
+
+
 @pytest.mark.parametrize("kind", ["curves", "scatter", "length"])
 def test_the_floor_is_the_median_over_seeds(kind: str) -> None:
     tests = {"test": {"r2": 0.9}, "512": {"r2": 0.6}}
