@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+import math
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -137,7 +138,9 @@ def describe_parameters(model: ModelLike) -> list[dict[str, Any]] | None:
     for argument in own.values():
         kind, default = argument.annotation, argument.default
         kind = "" if kind is argument.empty else kind if isinstance(kind, str) else type_name(kind)
-        if not isinstance(default, int | float | str | None):
+        # JSON has no numbers that are not finite
+        ready = math.isfinite(default) if isinstance(default, float) else isinstance(default, int | str | None)
+        if not ready:
             default = "" if default is argument.empty else getattr(default, "__name__", str(default))
         entries += [{"name": argument.name, "type": kind, "default": default, "doc": "your own argument"}]
     return entries
@@ -340,9 +343,9 @@ def _fitting(what: str, value: Any, entry: inspect.Parameter) -> Any:
     """Return ``value`` as the choice of the argument's ``Literal``, or unchanged.
 
     Raises:
-        UsageError: if ``value`` is not one of the choices; if the default is a flag and ``value`` is not; or if the
-            default is a number or a list, ``value`` is a string, and the annotation does not allow strings; or if the
-            annotation asks for a whole number and ``value`` is a float.
+        UsageError: if ``value`` is not one of the choices; if the default is a flag, ``value`` is not, and the
+            annotation does not allow its type; or if the default is a number or a list, ``value`` is a string, and the
+            annotation does not allow strings; or if the annotation asks for a whole number and ``value`` is a float.
     """
     hint, default = entry.annotation, entry.default
     options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
@@ -360,7 +363,7 @@ def _fitting(what: str, value: Any, entry: inspect.Parameter) -> Any:
     if any(kind in str(hint) for kind in ("str", "Literal", "Any")):
         return value
     if isinstance(default, bool):
-        if not isinstance(value, bool):
+        if not isinstance(value, bool) and type(value) not in options:
             raise UsageError(f"{what} must be true or false, found {value!r}")
     elif isinstance(default, int | float) and isinstance(value, str):
         raise UsageError(f"{what} must be a number, or null for none, found {value!r}")

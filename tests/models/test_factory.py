@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -203,9 +205,11 @@ class Flagged(nn.Module):
         kind: str | int = 1,
         bits: Literal["8", "16"] | None = None,
         dilations: Sequence[int] = (1, 2),
+        gated: bool | None = True,
+        limit: float = math.inf,
     ) -> None:
         super().__init__()
-        self.given = causal_conv, window, kind, bits, dilations
+        self.given = causal_conv, window, kind, bits, dilations, gated, limit
 
     def forward(self, x: Tensor) -> Tensor:
         return x
@@ -226,8 +230,15 @@ class Flagged(nn.Module):
 def test_arguments_of_a_wrong_kind_are_refused(name: str, value: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         built(Flagged, **{name: value})
-    found: Any = built(Flagged, layers=1, causal_conv=False, window=None, kind="word", bits=8, dilations=[4])
-    assert found.blocks[0].mixer.mixer.given == (False, None, "word", "8", [4])
+    flags = {"causal_conv": False, "gated": None}
+    found: Any = built(Flagged, layers=1, window=None, kind="word", bits=8, dilations=[4], **flags)
+    assert found.blocks[0].mixer.mixer.given == (False, None, "word", "8", [4], None, math.inf)
+
+
+def test_defaults_of_own_arguments_are_ready_for_json() -> None:
+    entries = json.loads(json.dumps(describe_parameters(Flagged), allow_nan=False))
+    defaults = {entry["name"]: entry["default"] for entry in entries}
+    assert (defaults["window"], defaults["dilations"], defaults["limit"]) == (4, "(1, 2)", "inf")
 
 
 @pytest.mark.parametrize(
