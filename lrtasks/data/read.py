@@ -226,7 +226,9 @@ def find_problems(store: Store, manifest: Manifest) -> list[str]:
     """Return missing, changed and unlisted files as messages."""
     files = dict(manifest.files())
     problems = [*_changed(store, files.items())]
-    if not problems and manifest.format == "png":
+    if manifest.format == "png":
+        if problems:
+            return problems  # without its index, nothing is known about a picture
         pictures = dict(picture for name in files for picture in listed_pictures(store.read(name)))
         problems = [*_changed(store, pictures.items())]
         files |= pictures

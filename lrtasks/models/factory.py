@@ -128,7 +128,7 @@ def describe_parameters(model: ModelLike) -> list[dict[str, Any]] | None:
     if isinstance(target, type) and issubclass(target, ModelConfig):
         return target.describe_parameters()
     first = _first(target)
-    if isinstance(target, nn.Module) or first not in (["d_model"], ["input", "target"]):
+    if first not in (["d_model"], ["input", "target"]):
         return None
     own = _own_arguments(target)
     if any(argument.kind in (argument.VAR_KEYWORD, argument.VAR_POSITIONAL) for argument in own.values()):

@@ -14,9 +14,11 @@ import numpy as np
 
 from lrtasks.config import parameter
 from lrtasks.generators import Batch, Sample, Spec, Task
+from lrtasks.generators.base import Split
 
 CALLS = itertools.count()
-POOL = np.random.default_rng(0).integers(2, size=(16, 12))
+KEPT: dict[Any, Batch] = {}
+POOL = np.random.default_rng(0).integers(2, size=(64, 12))
 
 
 @dataclass(frozen=True)
@@ -156,6 +158,36 @@ def one_stream(self: Parity, seed: int, _: str) -> np.ndarray:
     return Task.key(self, seed, "train")
 
 
+def one_seed(self: Parity, _: int, split: str) -> np.ndarray:
+    return Task.key(self, 0, split)
+
+
+def batch_of(edit: Any) -> Any:
+    """A ``batch`` method that edits the good batch of these indices."""
+
+    def batch(self: Parity, indices: Any, seed: int = 0, split: Split = "train", *, attempt: int = 0) -> Batch:
+        return edit(Parity.batch(self, indices, seed, split, attempt=attempt), tuple(indices), split, attempt)
+
+    return batch
+
+
+def kept(batch: Batch, *which: Any) -> Batch:
+    return KEPT.setdefault(which, batch)
+
+
+def repeated(batch: Batch, indices: tuple[int, ...], *_: Any) -> Batch:
+    assert batch.meta is not None
+    return batch._replace(meta={**batch.meta, "twice": np.full(len(indices), len(set(indices)) < len(indices))})
+
+
+def padded_alone(batch: Batch, indices: tuple[int, ...], *_: Any) -> Batch:
+    return batch if len(indices) == 1 else batch._replace(mask=np.ones_like(batch.x, bool))
+
+
+def one_attempt(self: Parity, indices: Any, seed: int = 0, split: Split = "train", **_: int) -> Batch:
+    return Parity.batch(self, indices, seed, split)
+
+
 def sometimes(**fields: Any) -> Any:
     """A ``sample`` method that replaces fields of every other sample or so."""
 
@@ -228,6 +260,13 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         {"sample": samples_of(lambda s: s._replace(y=np.maximum(s.y, 0)))},
         r"y must be -100 at padding \(mask False\), which is not scored, found 0 at y\[\d+, \d+\]",
     ),
+    "ScoredPaddingOfAShorterTarget": (
+        {
+            "target": Spec("token", 4, 2),
+            "sample": samples_of(lambda s: s._replace(y=np.maximum(s.y[-4:], 0))),
+        },
+        r"y must be -100 at padding \(mask False\), which is not scored, found 0 at y\[\d+, \d+\]",
+    ),
     "RealPadding": (
         {
             "target": Spec("real", 12, 1),
@@ -243,6 +282,13 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "EmptyMask": (
         {"sample": samples_of(lambda s: s._replace(mask=s.mask & False, y=s.y * 0 - 100))},
+        "mask is False at every position",
+    ),
+    "EmptyMaskOfAPooledTarget": (
+        {
+            "target": Spec("token", 1, 2, pooled=True),
+            "sample": samples_of(lambda s: s._replace(mask=s.mask & False, y=s.y[:1])),
+        },
         "mask is False at every position",
     ),
     "SomeMasks": ({"sample": sometimes(mask=None)}, "either all samples have a mask or none"),
@@ -267,6 +313,9 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     # what samples depend on
     "Drifting": ({"sample": drifting}, "same call twice gives different samples: .* keeps state between calls"),
     "Unseeded": ({"sample": unseeded}, "same call twice gives different samples: .* an unseeded generator"),
+    "Keeping": ({"batch": batch_of(kept)}, "same call twice gives different samples: .* an array that it keeps"),
+    "Repeated": ({"batch": batch_of(repeated)}, "sample 6 depends on the order, the size or the repeats"),
+    "OtherMask": ({"batch": batch_of(padded_alone)}, "depends on the order, the size or the repeats"),
     "OtherBatch": ({"samples": shifted}, "depends on the order, the size or the repeats"),
     "BatchSize": ({"samples": sizing}, "depends on the order, the size or the repeats"),
     "Gathering": ({"samples": gathering}, r"the batch it is in \(samples\(\) must take all draws from one generator"),
@@ -277,9 +326,11 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "Stuck": ({"sample": stuck}, r"all samples are equal: sample\(\) does not draw from rng"),
     "OneStream": ({"key": one_stream}, "split 'val' gives the same samples as seed 0, .*; split 'test' gives"),
+    "OneSeed": ({"key": one_seed}, "seed 1 gives the same samples as seed 0, "),
+    "OneAttempt": ({"batch": one_attempt}, "attempt 1 gives the same samples as seed 0, "),
     "Pooled": (
         {"sample": pooled},
-        r"\d+ of 64 test inputs are among 64 training inputs: .* splits draw from one pool",
+        r"4\d of 64 test inputs are among 64 training inputs: .* splits draw from one pool",
     ),
     "Hashing": ({"sample": hashing}, "a second process gives other samples"),
     "Heavy": ({"sample": heavy}, "making a batch imports tensorflow, .*; put the task into a separate module"),

@@ -38,6 +38,16 @@ def test_a_good_task_passes() -> None:
     assert problems_of(check_task, Parity()) == []
 
 
+@pytest.mark.usefixtures("one_process")
+def test_a_pooled_target_may_be_longer_than_the_input_and_have_padding_on_either_side() -> None:
+    members: dict[str, Any] = {
+        "target": Spec("token", 13, 2, pooled=True),
+        "sample": broken_tasks.samples_of(lambda s: s._replace(y=np.resize(s.x, 13))),
+        "slices": Task.slices,
+    }
+    check_task(broken_tasks.variant("PooledParity", **members))
+
+
 @pytest.mark.parametrize("name", BROKEN)
 def test_what_is_wrong_is_named(name: str) -> None:
     _, message = BROKEN[name]
@@ -65,8 +75,9 @@ def test_labels_of_samples_are_no_labels_of_positions_if_there_are_as_many() -> 
 
 
 def test_nothing_is_said_beside_what_is_wrong() -> None:
-    for name in ("WrongDtype", "ScoredPadding", "OtherBatch", "BaselineClass", "SliceShape", "WrongText"):
-        assert len(problems_of(check_task, getattr(broken_tasks, name)())) == 1, name
+    one_each = ("WrongDtype", "ScoredPadding", "OtherBatch", "BaselineClass", "SliceShape", "WrongText")
+    for name, count in (*((name, 1) for name in one_each), ("OneStream", 2)):  # val and test
+        assert len(problems_of(check_task, getattr(broken_tasks, name)())) == count, name
 
 
 def test_all_that_is_wrong_is_named() -> None:

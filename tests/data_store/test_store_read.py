@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import os
 import pickle
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -23,13 +24,13 @@ from PIL import Image
 
 import lrtasks
 from lrtasks.data import epoch_order, generate, info, open_dataset, verify
-from lrtasks.data.columns import decode_labels, encode_labels, layout, to_bytes
+from lrtasks.data.columns import declared, decode_labels, encode_labels, layout, to_bytes
 from lrtasks.data.manifest import read_manifest
 from lrtasks.data.store import Store
 from lrtasks.generators.base import Task
 from lrtasks.generators.tables import from_bytes
 from lrtasks.generators.tasks.shift import Shift
-from lrtasks.spec import Batch, Sample
+from lrtasks.spec import Batch, Sample, Spec
 
 THIRDS = (0.6, 0.2, 0.2)
 
@@ -82,13 +83,16 @@ def test_one_sample_is_found_without_reading_its_shard(tmp_path: Path, monkeypat
     assert read == [1]
 
 
-def test_old_row_groups_make_room_for_new_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("size", "kept"), [(3 * 4096 * 11 * 4, 3), (1, 1)])
+def test_old_row_groups_make_room_for_new_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, kept: int
+) -> None:
     generate(Shift(4096), str(tmp_path), samples=20, workers=1)
-    monkeypatch.setattr("lrtasks.data.read.CACHE_BYTES", 3 * 4096 * 11 * 4)
+    monkeypatch.setattr("lrtasks.data.read.CACHE_BYTES", size)
     dataset = open_dataset(str(tmp_path))
     for _ in range(2):
         dataset.batch(range(18))
-    assert dataset._group.cache_info().currsize == 3
+    assert dataset._group.cache_info().currsize == kept
 
 
 @pytest.mark.parametrize(
@@ -145,7 +149,10 @@ def test_a_changed_shard_is_named_and_refused(tmp_path: Path) -> None:
         open_dataset(folder)
     shard.unlink()
     assert verify(folder) == [f"{shard.name} is missing"]
-    with pytest.raises(lrtasks.UsageError, match=f"{shard.name} is missing"):
+    with pytest.raises(lrtasks.UsageError, match=f"{shard.name} is missing$"):
+        open_dataset(folder)
+    (tmp_path / "train-00003-of-00005.parquet").unlink()
+    with pytest.raises(lrtasks.UsageError, match=rf"{shard.name} is missing \(and 1 more; "):
         open_dataset(folder)
 
 
@@ -157,6 +164,18 @@ def test_a_shard_that_changes_after_the_opening_is_named(tmp_path: Path, change:
     change(shard)
     with pytest.raises(lrtasks.UsageError, match=f"{shard.name} in .* cannot be read"):
         dataset.batch([12])
+
+
+def test_a_forked_process_opens_the_files_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    generate(Shift(16), str(tmp_path), samples=20, workers=1)
+    dataset, opened = open_dataset(str(tmp_path)), []
+    monkeypatch.setattr(dataset, "_open", lambda name, open=dataset._open: opened.append(name) or open(name))
+    dataset._forget()
+    for process in (os.getpid(), os.getpid(), -1):
+        monkeypatch.setattr(os, "getpid", lambda process=process: process)
+        assert_same(dataset.batch([3]), Shift(16).batch([3]))
+        dataset.batch([4])
+    assert len(opened) == 2
 
 
 def test_a_dataset_stays_open_in_another_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,6 +329,8 @@ def test_png_files_and_their_index(tmp_path: Path) -> None:
         assert len({tuple(colour) for colour in shown[labels < 3].tolist()}) == 3
     (tmp_path / row["mask"]).write_bytes(b"")
     assert verify(str(tmp_path)) == [f"{row['mask']} was changed: its SHA-256 is not the manifest's"]
+    (tmp_path / "val" / "index.csv").unlink()
+    assert verify(str(tmp_path)) == ["val/index.csv is missing"], "and nothing about the pictures that it lists"
 
 
 def test_an_index_that_names_files_outside_is_refused(tmp_path: Path) -> None:
@@ -332,13 +353,25 @@ def test_info_is_json_ready(tmp_path: Path) -> None:
     assert summary["bytes"] == sum(path.stat().st_size for path in tmp_path.glob("*") if path.is_file())
 
 
+def test_only_grey_pictures_and_label_maps_of_their_size_are_png_files() -> None:
+    class Other(Blot):
+        input = Spec("real", 30, 3)
+        target = Spec("token", 1, 3, pooled=True)
+
+    assert [(column.name, column.kind) for column in declared(Other())] == [("x", "list"), ("labels", "list")]
+
+
 def test_metadata_cannot_hide_a_column() -> None:
     class Hiding(Few):
-        def sample(self, rng: np.random.Generator) -> Any:
-            return super().sample(rng)._replace(meta={"labels": 1})
+        hidden: ClassVar[str]
 
-    with pytest.raises(lrtasks.UsageError, match="metadata cannot be called 'labels'"):
-        layout(Hiding())
+        def sample(self, rng: np.random.Generator) -> Any:
+            return super().sample(rng)._replace(meta={self.hidden: 1})
+
+    for name in ("labels", "index"):
+        Hiding.hidden = name
+        with pytest.raises(lrtasks.UsageError, match=f"metadata cannot be called '{name}'"):
+            layout(Hiding())
 
     class Strange(Few):
         def sample(self, rng: np.random.Generator) -> Any:

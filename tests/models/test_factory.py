@@ -152,7 +152,7 @@ def test_an_own_argument_has_precedence_over_a_parameter_of_the_stack() -> None:
     (block,) = built(Dropping, dropout=0.5, layers=1).blocks
     assert (block.mixer.mixer.rate, block.dropout.p) == (0.5, 0)
     (entry,) = (entry for entry in describe_parameters(Dropping) or () if entry["name"] == "dropout")
-    assert entry["doc"] == "your own argument"
+    assert (entry["default"], entry["doc"]) == ("", "your own argument")
 
 
 def test_variable_arguments_are_the_users_alone() -> None:
@@ -161,6 +161,8 @@ def test_variable_arguments_are_the_users_alone() -> None:
 
     layer = own_mixer(recurrent, 4, True, {"num_layers": 2}).mixer
     assert layer.num_layers == 2  # type: ignore[union-attr]
+    for model in (recurrent, lambda d_model, *sizes: nn.Linear(d_model, *sizes), nn.Linear(2, 2)):
+        assert describe_parameters(model) is None
 
 
 @pytest.mark.usefixtures("layer")
@@ -179,7 +181,9 @@ def test_variable_arguments_are_the_users_alone() -> None:
         (Mixer, {"layers": 0}, "Mixer: layers must be at least 1"),
         (three, {}, "must give a torch.nn.Module, found int"),
         (nn.Linear(2, 2), {"width": 3}, "a module that is built already takes no hyper-parameters"),
+        (Mixer, {"Mixer.windw": 3}, "did you mean 'Mixer.window'"),
         (nn.LazyLinear(2), {}, "has no shape yet"),
+        (lambda d_model: nn.LazyLinear(d_model), {}, "has no shape yet; lazy modules must be called once before"),
         (Whole, {"width": {1, 2}}, "hyper-parameters must be numbers, strings, lists or mappings"),
         ("nofile.py:Net", {}, "there is no file .*nofile.py"),
         ("no.such:Net", {}, "no.such cannot be imported: ModuleNotFoundError"),
@@ -207,9 +211,11 @@ class Flagged(nn.Module):
         dilations: Sequence[int] = (1, 2),
         gated: bool | None = True,
         limit: float = math.inf,
+        sizes: str | Sequence[int] = (3,),
+        start: Literal["zeros"] | Tensor = "zeros",
     ) -> None:
         super().__init__()
-        self.given = causal_conv, window, kind, bits, dilations, gated, limit
+        self.given = causal_conv, window, kind, bits, dilations, gated, limit, sizes, start
 
     def forward(self, x: Tensor) -> Tensor:
         return x
@@ -230,9 +236,9 @@ class Flagged(nn.Module):
 def test_arguments_of_a_wrong_kind_are_refused(name: str, value: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         built(Flagged, **{name: value})
-    flags = {"causal_conv": False, "gated": None}
-    found: Any = built(Flagged, layers=1, window=None, kind="word", bits=8, dilations=[4], **flags)
-    assert found.blocks[0].mixer.mixer.given == (False, None, "word", "8", [4], None, math.inf)
+    others = {"causal_conv": False, "gated": None, "sizes": "3,5", "start": 0.5}
+    found: Any = built(Flagged, layers=1, window=None, kind="word", bits=8, dilations=[4], **others)
+    assert found.blocks[0].mixer.mixer.given == (False, None, "word", "8", [4], None, math.inf, "3,5", 0.5)
 
 
 def test_defaults_of_own_arguments_are_ready_for_json() -> None:
@@ -270,6 +276,36 @@ def test_a_model_that_does_not_fit_into_memory_is_said_in_one_line() -> None:
 def test_a_mixer_may_return_the_type_of_autocast() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         assert built(Mixer)(torch.randn(2, 16, TASK.input.width)).isfinite().all()
+
+
+def test_a_built_module_is_put_into_training_mode() -> None:
+    assert built(Whole(TASK.input, TASK.target).eval()).training
+
+
+def test_an_error_in_the_users_code_stays_as_it_is() -> None:
+    def failing(d_model: int) -> nn.Module:
+        raise TypeError(f"no {d_model}")
+
+    with pytest.raises(TypeError, match="no 64"):
+        built(failing)
+
+
+def test_a_given_direction_has_precedence_over_that_of_the_task() -> None:
+    class Directed(Mixer):
+        def __init__(self, d_model: int, causal: bool) -> None:
+            super().__init__(d_model)
+            self.causal = causal
+
+    for given, causal in (({}, True), ({"causal": False}, False)):
+        assert built(Directed, layers=1, **given).blocks[0].mixer.mixer.causal is causal  # type: ignore[index, union-attr]
+
+
+def test_an_annotation_that_cannot_be_evaluated_limits_no_strings() -> None:
+    def mixer(d_model: int, size: Literal["auto"] | Nowhere = 4) -> nn.Module:  # type: ignore[name-defined]  # noqa: F821
+        return Mixer(d_model, window=size)
+
+    (block,) = built(mixer, layers=1, size="auto").blocks  # type: ignore[misc]
+    assert block.mixer.mixer.window == "auto"
 
 
 @pytest.mark.parametrize("code", ["import sys; sys.exit(0)", "1 / 0", "class"])
@@ -334,6 +370,7 @@ def test_an_object_at_an_address_has_the_name_of_the_address(layer: Path, defini
     narrow, wide = (model_factory(f"mylayer.py:{name}") for name in ("narrow", "wide"))
     assert (narrow.name, wide.name) == ("narrow", "wide")
     assert narrow.identity == model_factory("mylayer.py:narrow").identity
+    assert model_factory("mylayer.py:narrow", name="mine").name == "mine"
     assert narrow.source == wide.source == model_factory("mylayer.py:MyMixer").source
     layer.write_text(layer.read_text() + "\n")
     assert model_factory("mylayer.py:narrow").source != narrow.source
