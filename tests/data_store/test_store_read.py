@@ -24,7 +24,7 @@ from PIL import Image
 
 import lrtasks
 from lrtasks.data import epoch_order, generate, info, open_dataset, verify
-from lrtasks.data.columns import declared, decode_labels, encode_labels, layout, to_bytes
+from lrtasks.data.columns import Column, declared, decode_labels, encode_labels, layout, row_group, to_bytes
 from lrtasks.data.manifest import read_manifest
 from lrtasks.data.store import Store
 from lrtasks.generators.base import Task
@@ -373,12 +373,30 @@ def test_metadata_cannot_hide_a_column() -> None:
         with pytest.raises(lrtasks.UsageError, match=f"metadata cannot be called '{name}'"):
             layout(Hiding())
 
+
+@pytest.mark.parametrize("thing", [lambda _: {"a": 1}, lambda kind: [1, 2] if kind % 2 else 1])
+def test_metadata_of_an_odd_type_or_shape_is_refused(thing: Any) -> None:
     class Strange(Few):
         def sample(self, rng: np.random.Generator) -> Any:
-            return super().sample(rng)._replace(meta={"thing": {"a": 1}})
+            return super().sample(rng)._replace(meta={"thing": thing(int(rng.integers(64)))})
 
     with pytest.raises(lrtasks.UsageError, match="metadata 'thing' must be numbers"):
         layout(Strange())
+
+
+def test_the_type_of_metadata_is_that_of_all_probed_samples_with_an_entry() -> None:
+    class Mixed(Few):
+        def sample(self, rng: np.random.Generator) -> Any:
+            size = int(rng.integers(3))
+            return super().sample(rng)._replace(meta={"found": [1] * size, "ink": [0, 1, 0.5][size]})
+
+    types = {column.name: column.dtype for column in layout(Mixed()) if column.role == "meta"}
+    assert types == {"found": "int64", "ink": "float64"}
+
+
+def test_a_row_group_of_pictures_is_about_a_quarter_of_a_mebibyte() -> None:
+    assert row_group([Column("image", "x", "png", "float32", (512, 512))]) == 8
+    assert row_group([Column("x", "x", "list", "float32", (512, 16))]) == 8
 
 
 def test_samples_without_labels_are_refused(tmp_path: Path) -> None:
