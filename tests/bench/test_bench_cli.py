@@ -44,7 +44,8 @@ def test_measured_once_and_shown_in_every_form(command: Command) -> None:
     [
         (["--models", "seqbaot"], "unknown model 'seqbaot'; did you mean 'seqboat'"),
         (["--length", "12,x"], "--length takes whole numbers separated by commas, found 'x'"),
-        (["--length", "0"], "a length must be at least 1 and at most 16,777,216, found 0"),
+        (["--models", "transformer-unfused", "--batch", "0"], "bench: batch must be at least 1"),
+        (["--length", "16, 0"], "a length must be at least 1 and at most 16,777,216, found 0"),
         (["--batch", "0"], "bench: batch must be at least 1"),
         (["--patience", "0"], "bench: patience must be above 0"),
         (["--time-limit", "0"], "time_limit must be above 0 seconds and finite, found 0"),

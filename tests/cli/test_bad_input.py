@@ -94,6 +94,8 @@ MISTAKES = {
     (*EVAL, "--workers", "²"): "workers must be 'auto' or a whole number in 0..1024, found '²'",
     ("eval", "--modle", "dlr", "--task", "shift"): "Missing option '--model'. Found --modle; did you mean '--model'?",
     ("eval", "--model", "dlr"): "Missing option '--task'.",
+    ("eval", "--task", "--model", "dlr"): "Missing option '--model'.\n",
+    ("list", "--lenght", "3"): "--lenght",
     ("preview", "shift", "--sampels", "3"): "'sampels'; did you mean 'samples'",
     ("preview", "shift", "--samples", "0"): "samples must be at least 1",
 }

@@ -8,13 +8,14 @@ import json
 import sys
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lrtasks import generators, models
-from lrtasks.cli.options import parse_settings
+from lrtasks.cli.options import chosen_format, complete_models, complete_names, parse_settings
 from lrtasks.errors import UsageError
 
 Command = Callable[..., Any]
@@ -30,6 +31,48 @@ def test_list(command: Command) -> None:
     assert listed == {*generators.names(), *models.names()}
     assert json.loads(command("list", "--json").out) == {"tasks": generators.names(), "models": models.names()}
     assert json.loads(command("list", "models", "--json").out) == {"models": models.names()}
+    assert json.loads(command("list", "--group", "state", "--json").out) == {"tasks": generators.names("state")}
+
+
+def test_a_list_fits_the_terminal(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    lines = command("list").out.splitlines()
+    assert max(map(len, lines)) == 40 and any(line.endswith("…") for line in lines)
+
+
+def test_debug_shows_the_traceback(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generators.registry, "problems", partial(json.loads, "{"))  # an error in no file of the user's
+    said = command("list")
+    assert (said.code, said.out, said.err.count("\n")) == (1, "", 1)
+    assert "JSONDecodeError" in said.err and "(decoder.py, line " in said.err and "--debug" in said.err
+    for words in (("--debug", "list"), ("list", "--debug")):
+        said = command(*words)
+        assert said.code == 1 and said.err.startswith("Traceback")
+        last = said.err.splitlines()[-1]
+        assert last.startswith("lrtasks: JSONDecodeError") and "--debug" not in last
+
+
+def test_names_are_completed_after_a_comma() -> None:
+    assert complete_models("dlr,s4") == ["dlr,s4d"]
+    assert {"shift", "sgconv"} <= {*complete_names("s")}
+
+
+@pytest.mark.parametrize(
+    ("form", "as_json", "out", "chosen"),
+    [
+        (None, False, None, "text"),
+        (None, False, "name", "text"),
+        (None, False, "table.md", "markdown"),
+        (None, False, "TABLE.CSV", "csv"),
+        (None, True, "table.csv", "json"),
+        ("latex", False, "table.csv", "latex"),
+    ],
+)
+def test_a_format_is_chosen_by_option_before_ending(
+    form: str | None, as_json: bool, out: str | None, chosen: str
+) -> None:
+    assert chosen_format(form, as_json, out=out and Path(out)) == chosen
 
 
 def test_help_has_whole_lines_and_choices(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,6 +81,7 @@ def test_help_has_whole_lines_and_choices(command: Command, monkeypatch: pytest.
     assert "or --d-state 64; lrtasks describe NAME lists them." in said
     assert "constant|linear|cosine" in said
     assert all(f"(default: {value})." in said for value in ("2000", "0.9,0.999", "constant", "false"))
+    assert "(default: none)" not in said
     assert "batches of the fixed test stream (default: 20)." in said.lower()  # the default preset is small
     assert "which share the processor cores; slurm: 256 (default: 1)." in command("suite", "--help").out
 
@@ -238,6 +282,7 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
         (["--shifts", "4", "8"], "found '8' where an option"),
         (["my.toml"], "lrtasks suite --file my.toml"),
         (["-s", "4"], "found '-s' where an option"),
+        (["--"], "found '--' where an option"),
         (["--shifts"], "option --shifts needs a value: --shifts VALUE"),
         (["--shifts", "--length"], "option --shifts needs a value"),
         (["--jsno"], "option --jsno needs a value; did you mean 'json'"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from lrtasks import models
-from lrtasks.cli.display import change_line, grid, running_lines, summary
+from lrtasks.cli.display import change_line, display, grid, running_lines, screen, summary
 from lrtasks.record import RunRecord
 from lrtasks.run_config import RunConfig
 from lrtasks.suite.run import SuiteProgress
@@ -62,6 +63,9 @@ def test_several_seeds_share_a_cell(tmp_path: Path) -> None:
     assert drawn(progress)[1].split() == ["shift", "0.50", "."]
     progress.end(1, "done", record_of(runs[1], 0.7))
     assert drawn(progress)[1].split() == ["shift", "0.600"]
+    progress.end(1, "failed", record_of(runs[1], 0.7, status="failed"))
+    assert drawn(progress)[1].split() == ["shift", "0.50", "x"]
+    assert summary(progress) == "1 done, 1 failed"
 
 
 @pytest.mark.parametrize("width", [80, 40, 20])
@@ -89,6 +93,30 @@ def test_runs_that_go_on_are_shown_with_what_they_have_reached(tmp_path: Path) -
     curve = [{"step": 250, "loss": 1.0, "r2": 0.5}]
     record_of(runs[0], None, status="running", curve=curve, scores={"val": {"r2": 0.5}}).write(progress.folders[0])
     assert running_lines(progress) == ["dlr on shift steps=500 seed 0  0s  step 250/500  val r2 0.500"]
+    for status, points, reached in (("running", curve, "  step 250/500"), ("running", [], ""), ("failed", curve, "")):
+        record_of(runs[0], None, status=status, curve=points, scores={}).write(progress.folders[0])
+        assert running_lines(progress) == [f"dlr on shift steps=500 seed 0  0s{reached}"]
+
+
+@pytest.mark.parametrize(("running", "shown"), [(4, 4), (6, 4)])
+def test_a_screen_shows_a_few_running_runs(tmp_path: Path, running: int, shown: int) -> None:
+    progress = SuiteProgress(configs(["shift"], MODELS, seeds=2), tmp_path)
+    for number in range(running):
+        progress.begin(number)
+    console = Console(width=80)
+    with console.capture() as said:
+        console.print(screen(progress))
+    lines = said.get().splitlines()
+    assert lines[0].startswith(f"{running} running")
+    assert [" seed " in line for line in lines[1:7]].count(True) == shown
+    assert [line for line in lines if line.startswith("and")] == (["and 2 more runs"] if running > shown else [])
+
+
+def test_a_terminal_shows_the_screen(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with display() as on_change:
+        on_change(SuiteProgress(configs(["shift"], MODELS), tmp_path), None)
+    assert "attention" in capsys.readouterr().err
 
 
 def test_without_a_terminal_there_is_a_line_per_change(tmp_path: Path) -> None:
@@ -99,8 +127,11 @@ def test_without_a_terminal_there_is_a_line_per_change(tmp_path: Path) -> None:
     assert change_line(progress, 0) == "attention on shift seed 0: running (1 running, 2 waiting; time left unknown)"
     progress.end(0, "done", record_of(runs[0], 0.25))
     assert change_line(progress, 0).startswith("attention on shift seed 0: done, r2 0.250 after 0s (1 done, 2 waiting")
-    progress.end(1, "failed", record_of(runs[1], None, status="failed", notes=["killed by\nSIGKILL"]))
+    progress.end(1, "failed", record_of(runs[1], None, status="failed", notes=["slow", "killed by\nSIGKILL"]))
     assert ": failed: killed by SIGKILL (" in change_line(progress, 1)
+    progress.end(1, "failed", record_of(runs[1], None, status="failed"))
+    progress.end(2, "done", record_of(runs[2], None))
+    assert "seed 0: failed" in change_line(progress, 1) and "seed 0: done, r2 none" in change_line(progress, 2)
 
 
 def test_many_models_become_rows(tmp_path: Path) -> None:

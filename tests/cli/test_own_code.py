@@ -244,7 +244,7 @@ def test_an_own_layer_is_described_with_its_arguments_and_the_stacks(command: Co
     assert entries["sizes"]["type"] == "list[int]"
     assert entries["layers"]["at_least"] == 1
     assert found["small"]["parameters"] > 0 and found["small"]["state_bytes"] is None
-    assert "window" in command("describe", MINE).out
+    assert "list[int]" in command("describe", MINE).out
 
 
 def test_what_is_no_model_is_refused_in_one_line(command: Command) -> None:
@@ -258,6 +258,7 @@ def test_a_constructor_that_names_no_arguments_is_refused_in_one_line(command: C
     said = command("eval", "--model", "torch.nn:GRU", *SHORT)
     assert said.code == 2 and len(said.err.splitlines()) == 1
     assert "GRU(*args, **kwargs) does not have the form MIXER(d_model, ...) or MODEL(input, target, ...): " in said.err
+    assert json.loads(command("describe", "torch.nn:GRU", "--json").out)["parameters"] == []
 
 
 def test_a_class_without_a_constructor_is_refused(command: Command) -> None:

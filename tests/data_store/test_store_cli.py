@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+from fake_tasks import Few
 from typer.testing import CliRunner
 
 from lrtasks.cli import make_app
+from lrtasks.cli.data import default_folder
 from lrtasks.data import open_dataset
 from lrtasks.errors import UsageError
 from lrtasks.generators import make, registry
@@ -82,6 +84,13 @@ def test_default_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     run("generate", "mqar@small", *["--length", "32", "--samples", "10", "--workers", "1", "--out", "set"])
     expected = {**make("mqar", preset="small").parameters(), "length": 32}
     assert open_dataset(tmp_path / "set").manifest.parameters == expected
+
+
+def test_a_default_folder_is_below_data() -> None:
+    class Slashed(Few):
+        name = "a/../b"
+
+    assert default_folder(Slashed(), 10, 3) == "data/a-..-b-10-seed3"
 
 
 @pytest.mark.parametrize(
