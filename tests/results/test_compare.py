@@ -411,6 +411,7 @@ def test_folders_against_each_other(folders: Callable[..., Any]) -> None:
         ),
         (("dlr", "dsss"), "unknown model 'dsss'; did you mean 'dss'? Allowed: dlr, dss"),
         (("runs", "nowhere/at-all"), "no results folder at nowhere/at-all"),
+        (("runs", "dss", "--folder", "later"), "unknown model 'runs'. Allowed: dlr, dss"),
         (("dlr", "dss", "--folder", "nowhere"), "no results folder at nowhere"),
         (("runs", "runs"), "runs and runs are the same runs"),
         (("dlr", "dss", "--format", "csv"), "unknown format 'csv'. Allowed: html, json, latex, markdown, text"),

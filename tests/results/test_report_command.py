@@ -46,9 +46,9 @@ def test_what_is_left_out_is_said_and_listed(command: Command, tmp_path: Path) -
 
 def test_an_old_page_is_replaced(command: Command, tmp_path: Path) -> None:
     write_runs(tmp_path / "runs", made())
-    (tmp_path / "report.html").write_text("old")
-    assert command("report").code == 0
-    assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
+    (tmp_path / "report.HTM").write_text("old")
+    assert command("report", "-o", "report.HTM").code == 0
+    assert (tmp_path / "report.HTM").read_text().startswith("<!doctype html>")
 
 
 MISTAKES = {

@@ -19,3 +19,11 @@ def test_a_sweep_names_the_largest_value_that_each_model_solves(capsys: pytest.C
     ]
     print_solved("length", runs, records, 0.95)
     assert capsys.readouterr().out.splitlines()[-2:] == ["  dlr: 64", "  dss: none"]
+
+
+def test_values_that_are_not_numbers_are_all_named(capsys: pytest.CaptureFixture[str]) -> None:
+    runs = [RunConfig.make("shift", "dlr", settings={"kernel": kernel}) for kernel in ("real", "prod", "sum")]
+    records = [made(model="dlr", score=score, floor=0.5) for score in (0.99, 0.98, 0.6)]
+    print_solved("model.kernel", runs, records, 0.95)
+    title, reached = capsys.readouterr().out.splitlines()[-2:]
+    assert title.startswith("largest kernel ") and reached == "  dlr: real, prod"
