@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 import torch
 from parity import check_streaming
@@ -106,6 +107,7 @@ def test_a_mixer_is_put_into_the_stack(layer: Path) -> None:
 def test_a_whole_model_is_called_with_the_specs() -> None:
     assert built(Whole, width=7).net[0].out_features == 7
     assert built("mylayer.py:model", width=5)[0].out_features == 5
+    assert model_factory(Whole, {"width": np.int64(7)}).parameters == {"width": 7}
 
 
 def test_the_first_arguments_may_be_keywords_only() -> None:
