@@ -388,7 +388,7 @@ def test_the_type_of_metadata_is_that_of_all_probed_samples_with_an_entry() -> N
     class Mixed(Few):
         def sample(self, rng: np.random.Generator) -> Any:
             size = int(rng.integers(3))
-            return super().sample(rng)._replace(meta={"found": [1] * size, "ink": [0, 1, 0.5][size]})
+            return super().sample(rng)._replace(meta={"found": [1] * size, "ink": [[], [1], [0.5, 1]][size]})
 
     types = {column.name: column.dtype for column in layout(Mixed()) if column.role == "meta"}
     assert types == {"found": "int64", "ink": "float64"}
