@@ -254,6 +254,15 @@ def test_names_outside_the_folder_are_refused(tmp_path: Path, name: str) -> None
         open_dataset(str(tmp_path / "set"))
 
 
+@pytest.mark.parametrize("size", [-1, 2**31])
+def test_a_column_of_an_impossible_shape_is_refused(tmp_path: Path, size: int) -> None:
+    generate(Shift(16), str(tmp_path), samples=20, workers=1)
+    first, *others = read_manifest(Store(str(tmp_path))).columns
+    rewrite(tmp_path, columns=(dataclasses.replace(first, shape=(size, 11)), *others))
+    with pytest.raises(lrtasks.UsageError, match="cannot be read as a manifest"):
+        open_dataset(str(tmp_path))
+
+
 def test_what_is_no_dataset(tmp_path: Path) -> None:
     with pytest.raises(lrtasks.UsageError, match="there is no folder"):
         open_dataset(str(tmp_path / "nothing"))
