@@ -29,50 +29,21 @@ class Conv(nn.Module):
         return self.conv(F.pad(x.transpose(1, 2), self.padding)).transpose(1, 2)
 
 
-class WrongShape(Conv):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x)[:, 1:]
+forward: Any = Conv.forward
 
 
-class Tuple(Conv):
-    def forward(self, x: Tensor) -> Any:
-        return super().forward(x), None
+def variant(base: type[Conv] = Conv, **members: Any) -> Callable[[], nn.Module]:
+    """A class of ``base`` with other members."""
+    return type("Variant", (base,), members)
 
 
-class WrongType(Conv):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x).double() if x.dtype == torch.float32 else super().forward(x).float()
+def failing(error: Exception) -> Any:
+    """A function that raises ``error``."""
 
+    def fail(*_: Any) -> Any:
+        raise error
 
-class Integers(Conv):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x).argmax(-1, keepdim=True).expand(-1, -1, 2)
-
-
-class Elsewhere(Conv):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x).to("meta")
-
-
-class ShortInTraining(Conv):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x)[:, -1:] if self.training else super().forward(x)
-
-
-class ShortInEvaluation(Conv):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) if self.training else super().forward(x)[:, -1:]
-
-
-class NotANumber(Conv):
-    def forward(self, x: Tensor) -> Tensor:
-        y = super().forward(x)
-        return torch.where(torch.arange(y.shape[1])[:, None] == 7, y - torch.inf, y)
-
-
-class Raises(Conv):
-    def forward(self, x: Tensor) -> Tensor:
-        raise ValueError("too\nbad")
+    return fail
 
 
 class Random(Conv):
@@ -105,89 +76,12 @@ class BatchStatistics(Conv):
         return super().forward(torch.stack([self.norm(x[:, t]) for t in range(x.shape[1])], 1) if len(x) > 1 else x)
 
 
-class BatchSize(Conv):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) * len(x)
-
-
-class FutureMean(Conv):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) + 1e-3 * x.mean((1, 2), keepdim=True)
-
-
-class LeaksInsideChunks(Conv):
-    """Sees the rest of its own chunk of 5 positions: causal from chunk to chunk only."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) + x.unflatten(1, (-1, 5)).mean((2, 3)).repeat_interleave(5, 1)[..., None]
-
-
-class Writes(Conv):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x.mul_(0.5))
-
-
-class WritesInTraining(Conv):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x.mul_(0.5) if self.training else x)
-
-
-class FailsInTraining(Conv):
-    def forward(self, x: Tensor) -> Tensor:
-        if self.training:
-            raise RuntimeError("no training here")
-        return super().forward(x)
-
-
 class Dead(Conv):
     """A parameter that takes no part."""
 
     def __init__(self) -> None:
         super().__init__()
         self.skip = nn.Parameter(torch.ones(2))
-
-
-class Detached(Conv):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x).detach()
-
-
-class Flat(Conv):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) * 0 + 1
-
-
-class WildGradient(Conv):
-    """sqrt has no finite slope at 0, here of one value."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = super().forward(x)
-        return y + torch.sqrt((self.conv.bias - self.conv.bias.detach()).abs()[:1])
-
-
-class LossOfWrongShape(Conv):
-    def extra_losses(self) -> dict[str, Any]:
-        return {"usage": self.conv.bias}
-
-
-class LossOfNoTensor(Conv):
-    def extra_losses(self) -> dict[str, Any]:
-        return {"usage": 1.0}
-
-
-class LossIsList(Conv):
-    def extra_losses(self) -> Any:
-        return [("usage", self.conv.bias.sum())]
-
-
-class LossOfIntegers(Conv):
-    def extra_losses(self) -> dict[str, Any]:
-        return {"usage": torch.tensor(3)}
-
-
-class LossElsewhere(Conv):
-    def extra_losses(self) -> dict[str, Any]:
-        return {"usage": torch.zeros((), device="meta")}
 
 
 class LossNaN(Conv):
@@ -204,48 +98,6 @@ class LossNaN(Conv):
         return {} if self.loss is None else {"usage": self.loss}
 
 
-class DiagnosticTensor(Conv):
-    def diagnostics(self) -> dict[str, Any]:
-        return {"rate": torch.ones(2)}
-
-
-class DiagnosticNaN(Conv):
-    def diagnostics(self) -> dict[str, Any]:
-        return {"rate": [0.5, float("nan")]}
-
-
-class NoDictionary(Conv):
-    def diagnostics(self) -> Any:
-        return None
-
-
-class OptionsOfOthers(Conv):
-    def parameter_options(self) -> dict[str, dict[str, Any]]:
-        return {"gone.weight": {"weight_decay": 0.0}}
-
-
-class UnknownOption(Conv):
-    def __init__(self) -> None:
-        super().__init__()
-        self.gain = nn.Parameter(torch.ones(1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) * self.gain
-
-    def parameter_options(self) -> dict[str, dict[str, Any]]:
-        return {"gain": {"wd": 0.0}}
-
-
-class Transposed(Conv):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x).transpose(1, 2)
-
-
-class OneRow(Conv):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x).view(3, -1, 2)
-
-
 class IgnoresMask(Conv):
     """Takes a mask, and lets padding into its sums."""
 
@@ -254,17 +106,6 @@ class IgnoresMask(Conv):
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         return super().forward(x)
-
-
-class FailsWithMask(Conv):
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        return super().forward(x if mask is None else x * mask)
-
-
-class NaNWithMask(Conv):
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        y = super().forward(x)
-        return y if mask is None else y / mask[..., None]
 
 
 class Packs(nn.Module):
@@ -304,17 +145,6 @@ class StreamsWrong(Streams):
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         y, _ = super().step(x, state)
         return y, state
-
-
-class StreamsMisshapen(Streams):
-    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        y, state = super().step(x, state)
-        return y[:, :1], state
-
-
-class StreamFails(Streams):
-    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        raise IndexError("state is full")
 
 
 class StreamRefuses(Streams):
@@ -368,11 +198,6 @@ class Summary(Streams):
         return super().forward(x)[torch.arange(len(x)), last].unflatten(1, (3, 2))
 
 
-class NoStart(Conv):
-    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        return x, state
-
-
 class Unregistered(Conv):
     """Depends on a random tensor that is no part of its state."""
 
@@ -396,13 +221,6 @@ class RemembersInTraining(Conv):
         return y
 
 
-class OnePosition(Conv):
-    """Returns one position of a target of twenty, where the hint y[:, None] would not help."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x)[:, -1]
-
-
 class NotReloaded(Conv):
     """Gains a buffer on its first call, which a new model does not have."""
 
@@ -411,66 +229,173 @@ class NotReloaded(Conv):
         return super().forward(x)
 
 
-BROKEN: list[tuple[Callable[[], nn.Module], str]] = [
-    (WrongShape, r"shape \(batch, target length, target width\) = \(3, 20, 2\), found \(3, 19, 2\)$"),
-    (Transposed, r"found \(3, 2, 20\); exchange the last two axes: y\.transpose\(1, 2\)"),
-    (OnePosition, r"found \(3, 2\)$"),
-    (Tuple, "output must be one tensor, found tuple"),
-    (WrongType, "output must be of type torch.float"),
-    (Integers, "output must hold floating-point values, found torch.int64"),
-    (Elsewhere, "output must be on cpu, found meta"),
-    (ShortInTraining, r"output in training mode must have shape .* = \(3, 20, 2\), found \(3, 1, 2\)"),
-    (ShortInEvaluation, r"output must have shape .* = \(3, 20, 2\), found \(3, 1, 2\)"),
-    (NotANumber, "not finite, first at row 0, output position 7, channel 0"),
-    (Raises, r"fails on a real input, float\d\d of shape \(3, 20, 3\): ValueError: too bad"),
-    (Random, "the same input gives another output in evaluation mode: by .* most at row"),
-    (Remembers, "the same input gives another output"),
-    (
+no_training = failing(RuntimeError("no training here"))
+BROKEN: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "WrongShape": (
+        variant(forward=lambda self, x: forward(self, x)[:, 1:]),
+        r"shape \(batch, target length, target width\) = \(3, 20, 2\), found \(3, 19, 2\)$",
+    ),
+    "Transposed": (
+        variant(forward=lambda self, x: forward(self, x).transpose(1, 2)),
+        r"found \(3, 2, 20\); exchange the last two axes: y\.transpose\(1, 2\)",
+    ),
+    # one position of a target of twenty, where the hint y[:, None] would not help
+    "OnePosition": (variant(forward=lambda self, x: forward(self, x)[:, -1]), r"found \(3, 2\)$"),
+    "Tuple": (
+        variant(forward=lambda self, x: (forward(self, x), None)),
+        "output must be one tensor, found tuple",
+    ),
+    "WrongType": (
+        variant(forward=lambda self, x: forward(self, x).to({4: torch.float64, 8: torch.float32}[x.itemsize])),
+        "output must be of type torch.float",
+    ),
+    "Integers": (
+        variant(forward=lambda self, x: forward(self, x).long()),
+        "output must hold floating-point values, found torch.int64",
+    ),
+    "Elsewhere": (variant(forward=lambda self, x: forward(self, x).to("meta")), "output must be on cpu, found meta"),
+    "ShortInTraining": (
+        variant(forward=lambda self, x: forward(self, x)[:, -1 if self.training else 0 :]),
+        r"output in training mode must have shape .* = \(3, 20, 2\), found \(3, 1, 2\)",
+    ),
+    "ShortInEvaluation": (
+        variant(forward=lambda self, x: forward(self, x)[:, 0 if self.training else -1 :]),
+        r"output must have shape .* = \(3, 20, 2\), found \(3, 1, 2\)",
+    ),
+    "NotANumber": (
+        variant(forward=lambda self, x: forward(self, x).masked_fill((torch.arange(20) == 7)[:, None], -torch.inf)),
+        "not finite, first at row 0, output position 7, channel 0",
+    ),
+    "Raises": (
+        variant(forward=failing(ValueError("too\nbad"))),
+        r"fails on a real input, float\d\d of shape \(3, 20, 3\): ValueError: too bad",
+    ),
+    "Random": (Random, "the same input gives another output in evaluation mode: by .* most at row"),
+    "Remembers": (Remembers, "the same input gives another output"),
+    "BatchStatistics": (
         BatchStatistics,
         "depends on the other rows: by .* of its scale .*; axis 0 is the batch: sums, means and recurrences",
     ),
-    (OneRow, "fails on one row, but not on 3 rows: RuntimeError: "),
-    (BatchSize, r"depends on the number of rows: by 6\.7e-01 of its scale"),
-    (
+    "OneRow": (
+        variant(forward=lambda self, x: forward(self, x).view(3, -1, 2)),
+        "fails on one row, but not on 3 rows: RuntimeError: ",
+    ),
+    "BatchSize": (
+        variant(forward=lambda self, x: forward(self, x) * len(x)),
+        r"depends on the number of rows: by 6\.7e-01 of its scale",
+    ),
+    "Ahead": (
         lambda: Conv(ahead=1),
         "not causal: outputs up to input position 0 change .* most at row 0, output position 0, channel",
     ),
-    (FutureMean, "not causal: outputs up to input position 0 change"),
-    (LeaksInsideChunks, "not causal"),
-    (Writes, "writes to its input, first at row 0, position 0, channel 0"),
-    (WritesInTraining, "writes to its input in training mode"),
-    (FailsInTraining, "fails in training mode: RuntimeError: no training here"),
-    (Dead, r"no gradient reaches skip \(use it in forward, or name it in check_model"),
-    (Detached, "the output is cut off"),
-    (Flat, "the gradient is zero in every parameter"),
-    (RemembersInTraining, "another output after another batch: by .*; a resumed run cannot restore what is neither"),
-    (WildGradient, "gradients are not finite in conv.bias"),
-    (
-        LossOfWrongShape,
+    "FutureMean": (
+        variant(forward=lambda self, x: forward(self, x) + 1e-3 * x.mean((1, 2), keepdim=True)),
+        "not causal: outputs up to input position 0 change",
+    ),
+    # sees the rest of its own chunk of 5 positions: causal from chunk to chunk only
+    "LeaksInsideChunks": (
+        variant(
+            forward=lambda self, x: (
+                forward(self, x) + x.unflatten(1, (4, 5)).mean((2, 3)).repeat_interleave(5, 1)[..., None]
+            )
+        ),
+        "not causal",
+    ),
+    "Writes": (
+        variant(forward=lambda self, x: forward(self, x.mul_(0.5))),
+        "writes to its input, first at row 0, position 0, channel 0",
+    ),
+    "WritesInTraining": (
+        variant(forward=lambda self, x: forward(self, x.mul_(0.5) if self.training else x)),
+        "writes to its input in training mode",
+    ),
+    "FailsInTraining": (
+        variant(forward=lambda self, x: (no_training if self.training else forward)(self, x)),
+        "fails in training mode: RuntimeError: no training here",
+    ),
+    "Dead": (Dead, r"no gradient reaches skip \(use it in forward, or name it in check_model"),
+    "Detached": (variant(forward=lambda self, x: forward(self, x).detach()), "the output is cut off"),
+    "Flat": (variant(forward=lambda self, x: forward(self, x) * 0 + 1), "the gradient is zero in every parameter"),
+    "RemembersInTraining": (
+        RemembersInTraining,
+        "another output after another batch: by .*; a resumed run cannot restore what is neither",
+    ),
+    # sqrt has no finite slope at 0, here of one value
+    "WildGradient": (
+        variant(forward=lambda self, x: forward(self, x) + (self.conv.bias - self.conv.bias.detach()).abs()[:1].sqrt()),
+        "gradients are not finite in conv.bias",
+    ),
+    "LossOfWrongShape": (
+        variant(extra_losses=lambda self: {"usage": self.conv.bias}),
         r"extra_losses of the model: usage must be a real scalar tensor on cpu, found .*, \(2,\) on cpu",
     ),
-    (LossOfNoTensor, "extra_losses of the model: usage must be a scalar tensor, found 1.0"),
-    (LossIsList, "extra_losses of the model must return a dictionary by name, found list"),
-    (LossOfIntegers, "usage must be a real scalar tensor on cpu, found torch.int64"),
-    (LossElsewhere, "usage must be a real scalar tensor on cpu, found .* on meta"),
-    (LossNaN, "extra_losses of the model: usage must be finite, found nan"),
-    (DiagnosticTensor, "diagnostics of the model: rate must be numbers"),
-    (DiagnosticNaN, r"diagnostics of model: rate must be finite, found \[0.5, nan\]"),
-    (NoDictionary, "diagnostics of the model must return a dictionary"),
-    (OptionsOfOthers, "parameter_options of the model names 'gone.weight', which it does not have"),
-    (UnknownOption, "parameter_options of the model may set lr, lr_factor, weight_decay of gain, found {'wd': 0.0}"),
-    (FailsWithMask, r"fails with a padding mask, bool of shape \(3, 20\): RuntimeError: "),
-    (NaNWithMask, "output is not finite with a padding mask"),
-    (Packs, r"output with a padding mask, .* must have shape .* = \(3, 20, 2\), found \(3, 19, 2\)"),
-    (EmptyChunk, "output is not finite with a padding mask, .* row 2, output position 10, "),
-    (StreamsWrong, "step, one position after the other, gives other outputs than forward: by .* most at row"),
-    (RoundsState, "step, one position after the other, gives other outputs than forward: by .* of its scale"),
-    (StreamsMisshapen, r"step must return an output of shape \(batch, target width\) = \(3, 2\), found \(3, 1\)"),
-    (StreamFails, "step fails at position 0: IndexError: state is full"),
-    (StreamRefuses, "step fails at position 4: state is full"),
-    (NoStart, r"has step only: a streaming form is initial_state\(batch\) and step\(x, state\)"),
-]
-"""What makes the model, and what the check says."""
+    "LossOfNoTensor": (
+        variant(extra_losses=lambda _: {"usage": 1.0}),
+        "extra_losses of the model: usage must be a scalar tensor, found 1.0",
+    ),
+    "LossIsList": (
+        variant(extra_losses=lambda self: [("usage", self.conv.bias.sum())]),
+        "extra_losses of the model must return a dictionary by name, found list",
+    ),
+    "LossOfIntegers": (
+        variant(extra_losses=lambda _: {"usage": torch.tensor(3)}),
+        "usage must be a real scalar tensor on cpu, found torch.int64",
+    ),
+    "LossElsewhere": (
+        variant(extra_losses=lambda _: {"usage": torch.zeros((), device="meta")}),
+        "usage must be a real scalar tensor on cpu, found .* on meta",
+    ),
+    "LossNaN": (LossNaN, "extra_losses of the model: usage must be finite, found nan"),
+    "DiagnosticTensor": (
+        variant(diagnostics=lambda _: {"rate": torch.ones(2)}),
+        "diagnostics of the model: rate must be numbers",
+    ),
+    "DiagnosticNaN": (
+        variant(diagnostics=lambda _: {"rate": [0.5, float("nan")]}),
+        r"diagnostics of model: rate must be finite, found \[0.5, nan\]",
+    ),
+    "NoDictionary": (variant(diagnostics=lambda _: None), "diagnostics of the model must return a dictionary"),
+    "OptionsOfOthers": (
+        variant(parameter_options=lambda _: {"gone.weight": {"weight_decay": 0.0}}),
+        "parameter_options of the model names 'gone.weight', which it does not have",
+    ),
+    "UnknownOption": (
+        variant(parameter_options=lambda _: {"conv.bias": {"wd": 0.0}}),
+        "parameter_options of the model may set lr, lr_factor, weight_decay of conv.bias, found {'wd': 0.0}",
+    ),
+    "FailsWithMask": (
+        variant(forward=lambda self, x, mask=None: forward(self, x if mask is None else x * mask)),
+        r"fails with a padding mask, bool of shape \(3, 20\): RuntimeError: ",
+    ),
+    "NaNWithMask": (
+        variant(forward=lambda self, x, mask=None: forward(self, x) / (1 if mask is None else mask[..., None])),
+        "output is not finite with a padding mask",
+    ),
+    "Packs": (Packs, r"output with a padding mask, .* must have shape .* = \(3, 20, 2\), found \(3, 19, 2\)"),
+    "EmptyChunk": (EmptyChunk, "output is not finite with a padding mask, .* row 2, output position 10, "),
+    "StreamsWrong": (
+        StreamsWrong,
+        "step, one position after the other, gives other outputs than forward: by .* most at row",
+    ),
+    "RoundsState": (
+        RoundsState,
+        "step, one position after the other, gives other outputs than forward: by .* of its scale",
+    ),
+    "StreamsMisshapen": (
+        variant(Streams, step=lambda self, x, state: (Streams.step(self, x, state)[0][:, :1], state)),
+        r"step must return an output of shape \(batch, target width\) = \(3, 2\), found \(3, 1\)",
+    ),
+    "StreamFails": (
+        variant(Streams, step=failing(IndexError("state is full"))),
+        "step fails at position 0: IndexError: state is full",
+    ),
+    "StreamRefuses": (StreamRefuses, "step fails at position 4: state is full"),
+    "NoStart": (
+        variant(step=lambda _, x, state: (x, state)),
+        r"has step only: a streaming form is initial_state\(batch\) and step\(x, state\)",
+    ),
+}
+"""By name: what makes the model, and what the check says."""
 
 NOT_STORED: list[tuple[Callable[[], nn.Module], str]] = [
     (Unregistered, "loads the stored state gives other outputs: by .*; register every tensor that it depends on"),
