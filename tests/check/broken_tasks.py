@@ -198,9 +198,32 @@ def sometimes(**fields: Any) -> Any:
     return sample
 
 
+def signals_of(edit: Any) -> dict[str, Any]:
+    """Members of a task of signals whose samples ``edit`` makes of noise."""
+    spec = Spec("real", 12, 1)
+
+    def sample(_: Parity, rng: np.random.Generator) -> Sample:
+        return Sample(*edit(rng.standard_normal((12, 1)).astype(np.float32)))
+
+    return {"input": spec, "target": spec, "loss": "mse", "metric": "r2", "slices": Task.slices, "sample": sample}
+
+
+def spoilt(signal: np.ndarray) -> np.ndarray:
+    """The signal with a value that is not finite."""
+    return np.where(np.arange(12)[:, None] == 2, np.float32(np.nan), signal)
+
+
+def unlabelled_test(self: Parity, indices: Any, seed: int = 0, split: Any = "train", *, attempt: int = 0) -> Batch:
+    batch = Task.batch(self, indices, seed, split, attempt=attempt)
+    return batch._replace(y=np.full_like(batch.y, -100)) if split == "test" else batch
+
+
 IN_BATCH = "split 'train': "
+RAISED = r"failing\(\) raised KeyError: 'oops' \(line \d+ of broken_tasks.py\)"
 
 BROKEN: dict[str, tuple[dict[str, Any], str]] = {
+    "FailingSpec": ({"input": property(failing)}, RAISED),
+    **{f"Failing{name}": ({name: failing}, RAISED) for name in ("sample", "samples", "baselines", "slices", "text")},
     # what is declared
     "NoInput": ({"input": Task.input}, "input is missing: write a property that returns a lrtasks.generators.Spec"),
     "NoSpec": ({"input": 12}, "input must be a Spec, found 12"),
@@ -213,10 +236,6 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         "image_shape must be a method, found a property; remove @property",
     ),
     "NumberForMethod": ({"batch": 3}, "batch must be a method, found 3; use another name for it"),
-    "FailingSpec": (
-        {"input": property(failing)},
-        r"failing\(\) raised KeyError: 'oops' \(line \d+ of broken_tasks.py\)",
-    ),
     "NoDecorator": (
         {"width": parameter(3, "forgotten"), "__annotations__": {"width": int}},
         r"put @dataclass\(frozen=True\) on top of class NoDecorator, .*, to make width parameters",
@@ -237,7 +256,6 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "Forgetful": ({"parameters": returning({"length": 20})}, "parameters.. does not rebuild the task"),
     # samples, one by one
     "Unfinished": ({"sample": Task.sample}, r"sample\(\) is missing: write sample\(self, rng\)"),
-    "Failing": ({"sample": failing}, r"failing\(\) raised KeyError: 'oops' \(line \d+ of broken_tasks.py\)"),
     "NoSample": (
         {"sample": samples_of(tuple)},
         r"sample\(\) must return lrtasks.generators.Sample\(x, y\), found tuple",
@@ -303,8 +321,18 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "GlobalNumpy": ({"sample": global_numpy}, r"draws from something other than rng \(np\.random, random, "),
     "GlobalPython": ({"sample": global_python}, r"draws from something other than rng \(np\.random, random, "),
+    "InputNan": (signals_of(lambda x: (spoilt(x), x)), IN_BATCH + r"x holds .* not finite, first at x\[0, 2, 0\]$"),
+    "TargetNan": (signals_of(lambda x: (x, spoilt(x))), IN_BATCH + r"y holds .* not finite, first at y\[0, 2, 0\]$"),
+    "ConstantTarget": (
+        signals_of(lambda x: (x, np.full_like(x, 3))),
+        r"y is constant in split 'train' \(3 everywhere\), so R2 is undefined$",
+    ),
+    "SameTarget": (
+        signals_of(lambda x: (x, np.arange(12, dtype=np.float32)[:, None])),
+        "y is the same in all of 8 samples",
+    ),
+    "UnlabelledTest": ({"batch": unlabelled_test}, "y has no label in split 'test'"),
     # batches
-    "FailingBatch": ({"samples": failing}, r"failing\(\) raised KeyError: 'oops' \(line \d+ of broken_tasks.py\)"),
     "ReadOnly": ({"samples": frozen}, "x of a batch must be writable, found a read-only array; return a copy"),
     "NoLabel": (
         {"sample": samples_of(lambda s: s._replace(y=s.y * 0 - 100))},
@@ -335,10 +363,6 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "Hashing": ({"sample": hashing}, "a second process gives other samples"),
     "Heavy": ({"sample": heavy}, "making a batch imports tensorflow, .*; put the task into a separate module"),
     # baselines
-    "FailingBaselines": (
-        {"baselines": failing},
-        r"failing\(\) raised KeyError: 'oops' \(line \d+ of broken_tasks.py\)",
-    ),
     "ListOfBaselines": (
         {"baselines": returning([3])},
         r"baselines\(\) must return a dictionary of predictors by name, found list",
@@ -367,7 +391,6 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         "baseline 'bad' looks at the targets that it predicts",
     ),
     # slices and pictures
-    "FailingSlices": ({"slices": failing}, r"failing\(\) raised KeyError: 'oops' \(line \d+ of broken_tasks.py\)"),
     "ListOfSlices": ({"slices": returning([3])}, r"slices\(\) must return a dictionary of labels by name, found list"),
     "SliceShape": (
         {"slices": returning({"odd": np.zeros(5)})},
@@ -381,7 +404,6 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         {"slices": returning({"odd": np.full(12, np.nan)})},
         "slice 'odd' must be labelled by finite numbers or strings, found float64 ",
     ),
-    "FailingText": ({"text": failing}, r"failing\(\) raised KeyError: 'oops' \(line \d+ of broken_tasks.py\)"),
     "WrongText": ({"text": returning(3)}, r"text\(\) must return a string or None, found 3"),
     "WrongFingerprint": ({"fingerprint": returning(3)}, r"fingerprint\(\) must return bytes or None, found 3"),
     "WrongImage": (

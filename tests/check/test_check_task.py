@@ -19,8 +19,7 @@ from lrtasks.check.task import check_task
 from lrtasks.config import parameter
 from lrtasks.data import generate
 from lrtasks.errors import UsageError
-from lrtasks.generators import Batch, Sample, Task
-from lrtasks.generators.base import Split
+from lrtasks.generators import Sample, Task
 from lrtasks.spec import Spec
 
 
@@ -94,74 +93,6 @@ class Unnamed(Task):
         return Spec("real", 4, 1)
 
     target = input
-
-
-@dataclass(frozen=True)
-class Endless(Task):
-    """A signal that is not finite at one place."""
-
-    name = "test-endless"
-
-    @property
-    def input(self) -> Spec:
-        return Spec("real", 4, 1)
-
-    @property
-    def target(self) -> Spec:
-        return Spec("real", 4, 1)
-
-    def sample(self, rng: np.random.Generator) -> Sample:
-        signal = rng.standard_normal((4, 1)).astype(np.float32)
-        broken = signal.copy()
-        broken[2] = np.nan
-        return Sample(broken, signal)
-
-
-class EndlessTarget(Endless):
-    name = "test-endless-target"
-
-    def sample(self, rng: np.random.Generator) -> Sample:
-        x, y, *_ = super().sample(rng)
-        return Sample(y, x)
-
-
-class Constant(Endless):
-    name = "test-constant"
-
-    def sample(self, rng: np.random.Generator) -> Sample:
-        signal = super().sample(rng).y
-        return Sample(signal, np.full_like(signal, 3))
-
-
-class SameTarget(Endless):
-    name = "test-same-target"
-
-    def sample(self, rng: np.random.Generator) -> Sample:
-        return Sample(super().sample(rng).y, np.arange(4, dtype=np.float32)[:, None])
-
-
-class UnlabelledTest(Parity):
-    name = "test-unlabelled-test"
-
-    def batch(self, indices: Any, seed: int = 0, split: Split = "train", *, attempt: int = 0) -> Batch:
-        batch = super().batch(indices, seed, split, attempt=attempt)
-        return batch._replace(y=np.full_like(batch.y, -100)) if split == "test" else batch
-
-
-def test_values_that_are_not_finite_are_found() -> None:
-    with pytest.raises(UsageError, match=r"split 'train': x holds values that are not finite, first at x\[0, 2, 0\]$"):
-        lrtasks.check_task(Endless())
-    with pytest.raises(UsageError, match=r"split 'train': y holds values that are not finite, first at y\[0, 2, 0\]$"):
-        lrtasks.check_task(EndlessTarget())
-
-
-def test_targets_that_give_no_score_are_found() -> None:
-    with pytest.raises(UsageError, match=r"y is constant in split 'train' \(3 everywhere\), so R2 is undefined$"):
-        lrtasks.check_task(Constant())
-    with pytest.raises(UsageError, match="y is the same in all of 8 samples"):
-        lrtasks.check_task(SameTarget())
-    with pytest.raises(UsageError, match="contract: y has no label in split 'test'"):
-        lrtasks.check_task(UnlabelledTest())
 
 
 @dataclass(frozen=True)
