@@ -39,34 +39,6 @@ def test_measured_once_and_shown_in_every_form(command: Command) -> None:
     assert json.loads(shown.out) == content
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--models", "seqbaot"], "unknown model 'seqbaot'; did you mean 'seqboat'"),
-        (["--length", "12,x"], "--length takes whole numbers separated by commas, found 'x'"),
-        (["--models", "transformer-unfused", "--batch", "0"], "bench: batch must be at least 1"),
-        (["--length", "16, 0"], "a length must be at least 1 and at most 16,777,216, found 0"),
-        (["--batch", "0"], "bench: batch must be at least 1"),
-        (["--patience", "0"], "bench: patience must be above 0"),
-        (["--time-limit", "0"], "time_limit must be above 0 seconds and finite, found 0"),
-        (["--time-limit", "nan"], "time_limit must be above 0 seconds and finite, found nan"),
-        (["--time-limit", "inf"], "time_limit must be above 0 seconds and finite, found inf"),
-        (["--d-model", "7"], "d_model must be a multiple of 2 * heads"),
-        (["--set", "window=3"], "--set takes MODEL.NAME=VALUE, found 'window=3'"),
-        (["--set", "seqboat.windw=3"], "seqboat has no parameter 'windw'; did you mean 'window'"),
-        (["--set", "seqboat.window=3", "--set", "seqboat.window=4"], "seqboat.window is given twice: 3 and 4"),
-        (["--format", "cvs"], "unknown format 'cvs'; did you mean 'csv'"),
-        (["--show", "--length", "64"], "--length has no meaning with --show, which prints all that the folder holds"),
-        (["--device", "gpu"], "unknown device 'gpu'; did you mean 'cpu'"),
-    ],
-)
-def test_a_mistake_is_one_line_and_leaves_nothing(command: Command, words: list[str], message: str) -> None:
-    said = command("bench", *words)
-    assert said.code == 2
-    assert message in said.err and said.err.count("\n") == 1
-    assert not said.out and not list(Path().rglob("*.json"))
-
-
 @pytest.mark.e2e
 def test_a_model_that_cannot_be_is_recorded_and_not_tried_again(command: Command) -> None:
     words = (*SMALL, "--length", "16", "--models", "hyena", "--bidirectional")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import sys
 import warnings
@@ -16,7 +14,6 @@ import pytest
 
 from lrtasks import generators, models
 from lrtasks.cli.options import chosen_format, complete_models, complete_names, parse_settings
-from lrtasks.errors import UsageError
 
 Command = Callable[..., Any]
 QUICK = ("--length", 16, "--steps", 6, "--batch-size", 4, "--test-batches", 2, "--val-batches", 1, "--device", "cpu")
@@ -233,37 +230,6 @@ def test_an_interrupt_ends_with_code_one_and_a_hint(command: Command, monkeypatc
     assert command(*EVAL).code == 0
 
 
-@pytest.fixture
-def results(command: Command) -> Command:
-    """Two finished runs in the folder ``runs``, and a damaged one."""
-    command(*EVAL)
-    command(*EVAL, "--steps", 7)
-    damaged = Path("runs/shift/damaged")
-    damaged.mkdir()
-    (damaged / "record.json").write_text("{")
-    return command
-
-
-def test_table(results: Command) -> None:
-    said = results("table", "--unequal-budgets")
-    assert said.code == 0
-    rows = said.out.splitlines()
-    assert [row.split("  ")[0] for row in rows[1:3]] == ["shift (steps=6)", "shift (steps=7)"]
-    assert said.err.startswith("lrtasks: left out: runs/shift/damaged/record.json is damaged")
-    assert len(said.err.splitlines()) == 1
-    assert results("table", "runs", "--unequal-budgets").out == said.out
-
-
-def test_table_formats(results: Command) -> None:
-    table = ("table", "--unequal-budgets")
-    found = json.loads(results(*table, "--json").out)
-    assert [row["budget"]["steps"] for row in found] == [6, 7]
-    assert json.loads(results(*table, "--format", "json").out) == found
-    lines = list(csv.DictReader(io.StringIO(results(*table, "--format", "csv").out)))
-    assert [json.loads(line["budget"])["steps"] for line in lines] == [6, 7]
-    assert results(*table, "--format", "markdown").out.startswith("| task | metric | floor | dlr |\n| --- |")
-
-
 def test_a_reader_that_goes_away_is_no_error() -> None:
     import subprocess
 
@@ -273,25 +239,6 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
         process.stdout.close()
         assert process.stderr.read() == ""
         process.wait()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["4"], "found '4' where an option --NAME VALUE was expected"),
-        (["--shifts", "4", "8"], "found '8' where an option"),
-        (["my.toml"], "lrtasks suite --file my.toml"),
-        (["-s", "4"], "found '-s' where an option"),
-        (["--"], "found '--' where an option"),
-        (["--shifts"], "option --shifts needs a value: --shifts VALUE"),
-        (["--shifts", "--length"], "option --shifts needs a value"),
-        (["--jsno"], "option --jsno needs a value; did you mean 'json'"),
-        (["--shifts", "4", "--shifts", "8"], "shifts is given twice: 4 and 8"),
-    ],
-)
-def test_settings_that_cannot_be_read(arguments: list[str], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        parse_settings(arguments, options=["json"])
 
 
 def test_settings_are_numbers_strings_or_lists() -> None:
@@ -314,23 +261,10 @@ def test_ctrl_c_ends_the_run_and_its_workers_with_one_line(tmp_path: Path) -> No
     import subprocess
     import time
 
-    words = (
-        "--steps",
-        100_000,
-        "--length",
-        64,
-        "--workers",
-        2,
-        "--device",
-        "cpu",
-        "--eval-every",
-        20,
-        "--out",
-        tmp_path,
-    )
+    words = f"--steps 100000 --length 64 --workers 2 --device cpu --eval-every 20 --out {tmp_path}".split()
     # a shell starts what it puts into the background with Ctrl-C switched off
     code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); import lrtasks.__main__"
-    command = [sys.executable, "-c", code, "eval", "--model", "dlr", "--task", "shift", *map(str, words)]
+    command = [sys.executable, "-c", code, "eval", "--model", "dlr", "--task", "shift", *words]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
@@ -342,23 +276,3 @@ def test_ctrl_c_ends_the_run_and_its_workers_with_one_line(tmp_path: Path) -> No
     assert (process.returncode, out) == (1, "")
     assert "Traceback" not in err
     assert err.splitlines()[-1].startswith("lrtasks: interrupted; give the same command again")
-
-
-def test_a_suite_from_a_file_names_its_unknown_keys(command: Command, tmp_path: Path) -> None:
-    (tmp_path / "suite.toml").write_text('model = ["dlr"]\n')
-    said = command("suite", "--file", "suite.toml")
-    assert said.code == 2
-    assert "in suite.toml: unknown key 'model'; did you mean 'models'?" in said.err
-    (tmp_path / "suite.toml").write_text("")
-    said = command("suite", "--file", "suite.toml")
-    assert (said.code, "the suite is empty" in said.err) == (2, True)
-    (tmp_path / "suite.toml").write_text('models = ["dlr"]\ntasks = ["shift"]\nsettings = { length = 0 }\n')
-    said = command("suite", "--file", "suite.toml")
-    assert said.code == 2
-    assert "dlr on shift: shift: length must be at least" in said.err
-
-
-def test_a_suite_takes_settings_as_options(command: Command) -> None:
-    said = command("suite", "--models", "dlr", "--tasks", "shift", "--length", "0")
-    assert said.code == 2
-    assert "length must be at least" in said.err

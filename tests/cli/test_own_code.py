@@ -59,11 +59,6 @@ class ByChunks(nn.Module):
         return y.unflatten(1, (-1, 16)).sum(2).cumsum(1).repeat_interleave(16, 1)
 
 
-class Short(MyLayer):
-    def forward(self, x):
-        return super().forward(x)[:, 1:]
-
-
 class Huge(nn.Module):
     def __init__(self, input, target):
         super().__init__()
@@ -245,32 +240,22 @@ def test_an_own_layer_is_described_with_its_arguments_and_the_stacks(command: Co
     assert entries["layers"]["at_least"] == 1
     assert found["small"]["parameters"] > 0 and found["small"]["state_bytes"] is None
     assert "list[int]" in command("describe", MINE).out
-
-
-def test_what_is_no_model_is_refused_in_one_line(command: Command) -> None:
-    for words in (("describe", "mine.py:Neither"), ("check", "mine.py:Neither")):
-        said = command(*words)
-        assert said.code == 2 and len(said.err.splitlines()) == 1
-        assert "MIXER(d_model, ...) or MODEL(input, target, ...)" in said.err and "(d_in, d_out)" in said.err
-
-
-def test_a_constructor_that_names_no_arguments_is_refused_in_one_line(command: Command) -> None:
-    said = command("eval", "--model", "torch.nn:GRU", *SHORT)
-    assert said.code == 2 and len(said.err.splitlines()) == 1
-    assert "GRU(*args, **kwargs) does not have the form MIXER(d_model, ...) or MODEL(input, target, ...): " in said.err
     assert json.loads(command("describe", "torch.nn:GRU", "--json").out)["parameters"] == []
 
 
-def test_a_class_without_a_constructor_is_refused(command: Command) -> None:
-    said = command("describe", "mine.py:Bare")
-    assert said.code == 2 and "found arguments: none, as it has no __init__" in said.err
-
-
-def test_check_names_a_wrong_output_of_a_mixer_once(command: Command) -> None:
-    said = command("check", "mine.py:Short")
-    problem = "- causal on signals: Short.forward returned float32 of shape (3, 516, 64); a mixer maps "
-    assert (said.code, len(said.out.splitlines())) == (1, 2)
-    assert said.out.splitlines()[1].startswith(problem)
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (("describe", "mine.py:Neither"), "(d_in, d_out)"),
+        (("check", "mine.py:Neither"), "(d_in, d_out)"),
+        (("eval", "--task", "shift", "--model", "torch.nn:GRU"), "GRU(*args, **kwargs)"),
+        (("describe", "mine.py:Bare"), "found arguments: none, as it has no __init__"),
+    ],
+)
+def test_what_is_no_model_is_refused_in_one_line(command: Command, words: tuple[str, ...], found: str) -> None:
+    said = command(*words)
+    assert said.code == 2 and len(said.err.splitlines()) == 1
+    assert "MIXER(d_model, ...) or MODEL(input, target, ...)" in said.err and found in said.err
 
 
 def test_check_finds_a_layer_that_looks_ahead_at_multiples_of_its_chunk(command: Command) -> None:
@@ -324,16 +309,9 @@ def test_what_a_layer_prints_does_not_mix_with_json(command: Command) -> None:
     assert shown.code == 0 and "Talks" in shown.out
 
 
-def test_a_layer_that_leaves_the_program_fails(command: Command) -> None:
-    said = command("eval", "--model", "mine.py:Leaves", *SHORT)
-    assert said.code == 1 and "called sys.exit" in said.err
-
-
-@pytest.mark.parametrize(
-    "words", [("check", "mine.py:Leaves"), ("eval", "--model", "mine.py:Leaves", *SHORT, "--dry-run")]
-)
+@pytest.mark.parametrize("words", [("check",), ("eval", *SHORT, "--model"), ("eval", *SHORT, "--dry-run", "--model")])
 def test_a_layer_that_leaves_the_program_does_not_pass_for_success(command: Command, words: tuple[str, ...]) -> None:
-    said = command(*words)
+    said = command(*words, "mine.py:Leaves")
     assert said.code == 1 and "called sys.exit" in said.err
 
 
@@ -412,12 +390,6 @@ def test_a_problem_of_every_preset_is_reported_once(command: Command) -> None:
     assert "- preset broken: " in said.out and "preset paper" not in said.out
 
 
-def test_an_error_of_an_import_names_its_line(command: Command) -> None:
-    Path("broken.py").write_text("import torch\n\ntorch.zeros(2) + torch.zeros(3)\n")
-    said = command("eval", "--model", "broken.py:Layer", *SHORT)
-    assert said.code == 2 and "(line 3 of broken.py)" in said.err
-
-
 def test_an_own_task_is_described_drawn_and_stored(command: Command, tmp_path: Path) -> None:
     assert json.loads(command("describe", "mine.py:Copy", "--json").out)["kind"] == "task"
     said = [command("describe", name).out for name in ("shift", "mine.py:Plain")]
@@ -444,10 +416,7 @@ def test_mistakes_of_an_own_task_are_named_before_training(command: Command, nam
     said = command("eval", "--model", "mine.py:MyLayer", "--task", f"mine.py:{name}", *SHORT[2:])
     assert said.code == 2 and message in said.err
     assert not list(Path("runs").rglob("record.json"))
-
-
-def test_check_looks_at_further_tests(command: Command) -> None:
-    assert "a test cannot be called 'val'" in command("check", "mine.py:Named").out
+    assert name != "Named" or message in command("check", "mine.py:Named").out
 
 
 def test_a_test_may_be_another_class_of_the_file(command: Command) -> None:
@@ -561,19 +530,3 @@ def test_bench_builds_an_own_layer_at_the_shared_width() -> None:
 def test_bench_measures_a_layer_whose_constructor_needs_values() -> None:
     case = make_cases(["mine.py:Rates"], [16], Settings(d_model=8, layers=1, repeats=1))[1]
     assert cost(case, "inference", False)["cpu_seconds"]
-
-
-@pytest.mark.parametrize("words", [("eval", "--model", "dlrr", "--task", "shift"), ("bench", "--models", "dlrr")])
-def test_a_typo_loads_no_torch(words: tuple[str, ...]) -> None:
-    import subprocess
-    import sys
-
-    code = (
-        f"import sys; sys.argv[1:] = {words}\n"
-        "from lrtasks.cli import main\n"
-        "try:\n    main()\n"
-        "except SystemExit as end:\n    print(end.code, 'torch' in sys.modules)"
-    )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert said.stdout.split() == ["2", "False"]
-    assert "did you mean 'dlr'?" in said.stderr

@@ -82,11 +82,6 @@ def test_list_names_what_cannot_be_used_and_why(command: Command) -> None:
         (("describe", "lost"), "task 'lost' from broken:Lost (package bad) cannot be imported"),
         (("describe", "twin"), "two models are called 'twin': "),
         (("preview", "ripple"), "task 'ripple' from ripples:Wave (package bad): presets must map"),
-        (("check", "lost"), "task 'lost' from broken:Lost (package bad) cannot be imported"),
-        (
-            ("eval", "--model", "same", "--task", "lost"),
-            "task 'lost' from broken:Lost (package bad) cannot be imported",
-        ),
         (("eval", "--model", "twin", "--task", "wave"), "two models are called 'twin': "),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
@@ -243,19 +238,3 @@ def test_check_says_what_was_not_checked(
     assert first.startswith("not checked bidirectional on signals; bidirectional on tokens; ")
     assert first.endswith(": one way only")
     assert second == "model one-way: no problems found"
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("check", "shfit"), "unknown task or model 'shfit'; did you mean 'shift'"),
-        (("check", "shift", "--preset", "papr"), "unknown preset 'papr'; did you mean 'paper'"),
-        (("check", "shift", "--lenght", "3"), "has no parameter 'lenght'; did you mean 'length'"),
-        (("check", "dlr", "--d-sate", "3"), "has no parameter 'd_sate'; did you mean 'd_state'"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
-)
-def test_check_of_what_is_not_there(command: Command, words: tuple[str, ...], message: str) -> None:
-    said = command(*words)
-    assert (said.code, said.out) == (2, "")
-    assert message in said.err

@@ -79,26 +79,6 @@ def test_the_profile_is_drawn(command: Command, name: str, start: bytes) -> None
         assert content.count(b'<div class="wide">') == 3, "the drawing and two tables scroll in boxes of their own"
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("-o", "p.txt"), "--out writes .html, .svg, .pdf, .png, found p.txt"),
-        (("--published", "nowhere"), "no results folder at nowhere"),
-        (("--tasks", "fingerprnt"), "unknown task 'fingerprnt'; did you mean 'fingerprint'?"),
-        (("--seeds", -1), "seeds must be at least 1"),
-    ],
-)
-def test_mistakes_are_told_before_anything_runs(
-    command: Command,
-    pretend: Pretend,
-    words: tuple[Any, ...],
-    message: str,
-) -> None:
-    said = command("profile", "--model", "dlr", *words)
-    assert (said.code, said.out, pretend.jobs) == (2, "", [])
-    assert message in said.err
-
-
 def test_a_folder_in_the_place_of_the_drawing_is_refused_before_training(command: Command) -> None:
     Path("drawn.svg").mkdir()
     assert command("profile", "--model", "dlr", *SMALL, "-o", "drawn.svg").code == 2

@@ -9,16 +9,8 @@ import pytest
 
 pytestmark = pytest.mark.e2e
 HEAVY = {
-    "torch",
-    "numpy",
-    "scipy",
-    "pandas",
-    "matplotlib",
-    "lightning_fabric",
-    "torchmetrics",
-    "pyarrow",
-    "numba",
-    "PIL",
+    *("torch", "numpy", "scipy", "pandas", "matplotlib"),
+    *("lightning_fabric", "torchmetrics", "pyarrow", "numba", "PIL"),
 }
 
 
@@ -37,22 +29,19 @@ def test_help_imports_nothing_heavy(words: list[str]) -> None:
     assert not found & HEAVY
 
 
-def test_import_imports_nothing_heavy() -> None:
-    found = imported("import lrtasks; dir(lrtasks)")
-    assert "lrtasks" in found
-    assert not found & HEAVY
-
-
-def test_listing_imports_no_torch() -> None:
-    found = imported("sys.argv[1:] = ['list']; from lrtasks.cli import main; main()")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["list"],
+        ["eval", "--task", "shift", "--model", "dlrr"],
+        ["eval", "--task", "shift", "--model", "nofile.py:Layer"],
+        ["bench", "--models", "dlrr"],
+    ],
+)
+def test_a_list_and_a_wrong_model_import_no_torch(words: list[str]) -> None:
+    found = imported(f"sys.argv[1:] = {words}; from lrtasks.cli import main; main()")
     assert "lrtasks" in found
     assert not found & (HEAVY - {"numpy"})
-
-
-@pytest.mark.parametrize("model", ["dlrr", "nofile.py:Layer"])
-def test_a_wrong_model_is_named_before_torch_is_loaded(model: str) -> None:
-    words = ["eval", "--model", model, "--task", "shift"]
-    assert "torch" not in imported(f"sys.argv[1:] = {words}; from lrtasks.cli import main; main()")
 
 
 def test_a_command_imports_no_other_command() -> None:

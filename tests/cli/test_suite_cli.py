@@ -7,7 +7,7 @@ import os
 import pty
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -145,41 +145,6 @@ def test_a_sweep_over_words_lists_those_that_are_solved(command: Command, preten
     assert "\nlargest glu with a scaled score of at least 0.95:\n  dlr: True, False\n" in said.out
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--sedes", 3), "'sedes'; did you mean 'seeds'"),
-        (("--stpes", 3), "'stpes'; did you mean 'steps'"),
-        (("--models", "dlrr"), "unknown model 'dlrr'; did you mean 'dlr'"),
-        (("--tasks", "shfit"), "unknown task 'shfit'; did you mean 'shift'"),
-        (("--preset", "papre"), "unknown preset 'papre'"),
-        (("--set", "model.kernl=prod"), "has no parameter 'kernl'; did you mean 'kernel'"),
-        (("--seeds", 0), "seeds must be at least 1"),
-        (("--time-limit", -1), "time_limit must be above 0 seconds and finite, found -1"),
-        (("--time-limit", "inf"), "time_limit must be above 0 seconds and finite, found inf"),
-        (("--models", "dlr,dlr"), "the suite has dlr on shift seed 0 twice"),
-        (("--backend", "rya"), "unknown backend 'rya'; did you mean 'ray'"),
-        (("--address", "auto"), "--address has no meaning with --backend local; it belongs to ray"),
-        (("--backend", "ray", "--jobs", 2), "--jobs has no meaning with --backend ray; it belongs to local and slurm"),
-        (("--cpus", 2), "--cpus has no meaning with --backend local; it belongs to ray and slurm"),
-        (("--slurm", "partition=long"), "--slurm has no meaning with --backend local; it belongs to slurm"),
-        (("--backend", "slurm", "--slurm", "partition"), "--slurm takes NAME=VALUE, found 'partition'"),
-        (("--backend", "slurm", "--gpus", 0.5), "gpus must be a whole number or none, found 0.5"),
-        (("--file", "none.toml"), "cannot read the suite none.toml"),
-    ],
-)
-def test_mistakes_are_said_in_a_line_and_nothing_runs(
-    command: Command, tmp_path: Path, words: Sequence[object], message: str
-) -> None:
-    more = [] if words[0] == "--file" else [word for word in ("--models", "--tasks") if word not in words]
-    chosen = [value for word in more for value in (word, {"--models": "dlr", "--tasks": "shift"}[word])]
-    said = command("suite", *chosen, *words)
-    assert (said.code, said.out) == (2, "")
-    assert said.err.splitlines()[-1].startswith("lrtasks: ")
-    assert message in said.err.splitlines()[-1]
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize("words", [("--out", "file"), ("--out", "file/runs"), ("--out", "file/runs", "--dry-run")])
 def test_a_results_folder_that_cannot_be_made_is_a_mistake(
     command: Command, pretend: Pretend, tmp_path: Path, words: tuple[str, ...]
@@ -188,40 +153,6 @@ def test_a_results_folder_that_cannot_be_made_is_a_mistake(
     said = command("suite", "--models", "dlr", "--tasks", "shift", *words)
     assert (said.code, said.out, pretend.jobs) == (2, "", [])
     assert said.err.splitlines()[-1].endswith(f"{words[1]} cannot be made: a file stands in its way")
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--task", "shfit", "--models", "dlr"), "unknown task 'shfit'"),
-        (("--task", "shift", "--models", "dlrr"), "unknown model 'dlrr'"),
-        (("--task", "shift", "--models", "dlr", "--lenght", "1,2"), "'lenght'; did you mean 'length'"),
-        (("--task", "shift", "--models", "dlr", "--seeds", 0), "seeds must be at least 1"),
-        (("--task", "shift", "--models", "dlr", "--length", "16,16"), "length=16 seed 0 twice"),
-        (
-            ("--task", "shift", "--models", "dlr", "--length", "0,1"),
-            "no run is possible with {'length': 0}: dlr on shift",
-        ),
-    ],
-)
-def test_mistakes_in_a_sweep(command: Command, tmp_path: Path, words: Sequence[object], message: str) -> None:
-    said = command("sweep", *words)
-    assert (said.code, said.out) == (2, "")
-    assert message in said.err.splitlines()[-1]
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_record_of_another_schema_is_said_and_stays(command: Command, pretend: Pretend, tmp_path: Path) -> None:
-    words = ("suite", "--models", "dlr,dss", "--tasks", "shift", *TINY)
-    assert command(*words).code == 0
-    file = next((tmp_path / "runs" / "shift").glob("dlr-*/record.json"))
-    old = json.dumps({**json.loads(file.read_text()), "schema": 0})
-    file.write_text(old)
-    said = command(*words)
-    assert said.code == 1
-    last = said.err.splitlines()[-1]
-    assert last.startswith("lrtasks: dlr on shift") and "has schema 0" in last
-    assert (file.read_text(), len(pretend.jobs)) == (old, 2)
 
 
 @pytest.mark.e2e
