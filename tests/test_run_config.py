@@ -184,6 +184,12 @@ def test_the_command_makes_the_same_run(tmp_path: Path, task: Any) -> None:
     assert config.folder(tmp_path).parent == tmp_path / "word-problem"
 
 
+def test_the_command_of_a_python_model_is_a_call() -> None:
+    command = RunConfig.make("shift", Mixer, seed=3, settings={"window": 3}).command_text()
+    assert command.startswith("lrtasks.evaluate(Mixer, 'shift', ")
+    assert "seed=3" in command and "'model.window': 3" in command
+
+
 def test_a_task_that_is_made_takes_no_parameters() -> None:
     task = lrtasks.make("shift", length=16)
     assert RunConfig.make(task, "dlr", preset="paper").task is task

@@ -11,7 +11,6 @@ import numpy as np
 from torch import Tensor, nn
 
 from lrtasks.config import parameter
-from lrtasks.errors import UsageError
 from lrtasks.generators.base import Task
 from lrtasks.generators.baselines import Baseline, MajorityClass
 from lrtasks.spec import IGNORED, Batch, Sample, Spec
@@ -66,34 +65,6 @@ class Segments(Labels):
     name: ClassVar[str] = "segments"
     loss: ClassVar[str] = "balanced-cross-entropy"
     metric: ClassVar[str] = "macro_f1"
-
-
-@dataclass(frozen=True)
-class Constant(Task):
-    """A target without variance, for which R² is undefined."""
-
-    name: ClassVar[str] = "constant"
-
-    @property
-    def input(self) -> Spec:
-        return Spec("real", 8, 1)
-
-    @property
-    def target(self) -> Spec:
-        return Spec("real", 8, 1)
-
-    def sample(self, rng: np.random.Generator) -> Sample:
-        return Sample(rng.normal(size=(8, 1)).astype(np.float32), np.ones((8, 1), dtype=np.float32))
-
-
-@dataclass(frozen=True)
-class Unmakeable(Constant):
-    """A task that cannot draw samples; the error is raised where samples are drawn, in a worker."""
-
-    name: ClassVar[str] = "unmakeable"
-
-    def sample(self, rng: np.random.Generator) -> Sample:
-        raise UsageError("these parameters leave nothing to draw")
 
 
 class Net(nn.Module):

@@ -6,12 +6,12 @@ import multiprocessing.connection
 import re
 import time
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
-from toys import Labels, Unmakeable
+from toys import Labels
 
 import lrtasks
 from lrtasks.errors import UsageError
@@ -144,19 +144,14 @@ def test_few_quick_batches_are_made_without_processes(monkeypatch: pytest.Monkey
     assert list(load(stream, range(0), workers=2)) == []
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_users_mistake_in_a_worker_comes_without_traceback(workers: int) -> None:
-    with pytest.raises(UsageError) as caught:
-        list(load(BatchStream(Unmakeable(), 0, "train", 4), range(2), workers=workers))
-    assert str(caught.value) == "these parameters leave nothing to draw"
-
-
 class Failing(Labels):
     """Its samples raise an error in a worker; the first batch is made in the main process."""
 
+    error: ClassVar[Exception] = KeyError("lost")
+
     def sample(self, rng: np.random.Generator) -> Any:
         if multiprocessing.parent_process() is not None:
-            raise KeyError("lost")
+            raise self.error
         return super().sample(rng)
 
 
@@ -166,7 +161,17 @@ def test_an_error_in_a_worker_names_its_line(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(RuntimeError) as caught:
         list(batches)
     assert re.fullmatch(r"KeyError: 'lost' \(line \d+ of test_loader\.py\)", str(caught.value))
-    assert "raise KeyError" in caught.value.__notes__[0]
+    assert "raise self.error" in caught.value.__notes__[0]
+
+
+class Refusing(Failing):
+    error = UsageError("these parameters leave nothing to draw")
+
+
+def test_a_users_mistake_in_a_worker_comes_without_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loader, "SECONDS_TO_START", 0)
+    with pytest.raises(UsageError, match=r"^these parameters leave nothing to draw$"):
+        list(load(BatchStream(Refusing(), 0, "train", 1), range(50), workers=1))
 
 
 def test_workers_end_with_the_iterator(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -103,22 +104,17 @@ def test_a_model_without_parameters_is_refused() -> None:
         make_optimiser(nn.Identity(), Budget())
 
 
-def test_constant_rate_after_warm_up() -> None:
-    budget = Budget(steps=10, warmup_steps=4)
-    assert [budget.rate(step) for step in range(6)] == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
-
-
-def test_cosine_rate_after_warm_up() -> None:
-    budget = Budget(steps=12, warmup_steps=4, schedule="cosine")
-    assert [budget.rate(step) for step in range(4)] == [0.25, 0.5, 0.75, 1.0]
-    expected = [0.5 + 0.5 * math.cos(math.pi * done / 8) for done in range(8)]
-    assert [budget.rate(step) for step in range(4, 12)] == pytest.approx(expected)
-    assert budget.rate(8) == pytest.approx(0.5)  # half-way
-
-
-def test_linear_rate_after_warm_up() -> None:
-    budget = Budget(steps=12, warmup_steps=4, schedule="linear")
-    expected = [0.25, 0.5, 0.75, 1.0, *(1 - done / 8 for done in range(8))]
+@pytest.mark.parametrize(
+    ("schedule", "after"),
+    [
+        ("constant", lambda _: 1.0),
+        ("linear", lambda share: 1 - share),
+        ("cosine", lambda share: 0.5 + 0.5 * math.cos(math.pi * share)),
+    ],
+)
+def test_rates_after_warm_up(schedule: str, after: Callable[[float], float]) -> None:
+    budget = Budget.make(steps=12, warmup_steps=4, schedule=schedule)
+    expected = [0.25, 0.5, 0.75, 1.0, *(after(done / 8) for done in range(8))]
     assert [budget.rate(step) for step in range(12)] == pytest.approx(expected)
 
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from quick_runs import TASK, folders, outcome, run
 from torch import Tensor, nn
-from toys import BUDGET, Constant, Labels, Net, Segments, droppy, plain
+from toys import BUDGET, Labels, Net, Segments, droppy, plain
 
 import lrtasks
 from lrtasks.errors import UsageError
@@ -100,27 +100,6 @@ def test_a_finished_run_is_not_carried_out_again(tmp_path: Path, monkeypatch: py
     assert len(folders(tmp_path)) == 1
 
 
-def test_another_run_has_another_folder(tmp_path: Path) -> None:
-    others: list[dict[str, Any]] = [
-        {},
-        {"seed": 1},
-        {"hyper": {"width": 9}},
-        {"budget": {"lr": 0.03}},
-        {"budget": {"test_batches": 4}},
-        {"task": lrtasks.make("shift", length=16, shifts=3)},
-        {"model": droppy},
-    ]
-    for count, other in enumerate(others, 1):
-        run(**{"model": plain, "out": tmp_path, "task": TASK, **other})
-        assert len(folders(tmp_path)) == count, other
-
-
-def test_two_modules_of_one_class_have_two_folders(tmp_path: Path) -> None:
-    for width in (4, 5):
-        run(Net(TASK.input, TASK.target, width), tmp_path)
-    assert len(folders(tmp_path)) == 2
-
-
 def test_a_complex_parameter_counts_as_two_numbers(tmp_path: Path) -> None:
     class Complex(Net):
         def __init__(self, *specs: Any) -> None:
@@ -167,12 +146,6 @@ def test_held_out_streams_are_the_same_for_every_seed(tmp_path: Path, monkeypatc
     assert alike == [False] * 4 + [True] * (5 + 3 + 3)
 
 
-def test_a_task_without_a_score_is_an_error_in_words(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="constant: all targets are equal"):
-        run(plain, tmp_path, Constant())
-    assert not folders(tmp_path)
-
-
 def test_a_stored_dataset(tmp_path: Path) -> None:
     from lrtasks.data import generate, open_dataset
 
@@ -192,21 +165,6 @@ def test_a_stored_dataset(tmp_path: Path) -> None:
         run(plain, tmp_path / "runs", lrtasks.make("shift", length=16, shifts=4), data=path)
     with pytest.raises(UsageError, match="train_samples belongs to fresh samples"):
         run(plain, tmp_path / "runs", data=path, budget={"train_samples": 8})
-
-
-def test_the_command_repeats_the_run(tmp_path: Path) -> None:
-    record = run("dlr", tmp_path, "shift", parameters={"length": np.int64(16)}, hyper={"d_state": 4, "kernel": "prod"})
-    command = record.command.replace("'", "")
-    assert command.startswith("lrtasks eval --model dlr --task shift --preset small --seed 0")
-    for words in (
-        "--set task.length=16",
-        "--set model.d_state=4",
-        '--set model.kernel="prod"',
-        "--set budget.steps=12",
-    ):
-        assert words in command
-    own = run(plain, tmp_path, hyper={"width": 3}).command
-    assert own.startswith("lrtasks.evaluate(plain, Shift(length=16, shifts=2")
 
 
 def test_the_callers_random_numbers_go_on(tmp_path: Path) -> None:

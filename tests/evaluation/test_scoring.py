@@ -14,7 +14,6 @@ import lrtasks
 from lrtasks.errors import UsageError
 from lrtasks.evaluation.scoring import Scorer
 from lrtasks.metrics.r2 import R2
-from lrtasks.run_config import RunConfig
 from lrtasks.spec import Batch
 
 RNG = np.random.default_rng(3)
@@ -283,14 +282,6 @@ def test_scores_do_not_depend_on_slices(task: lrtasks.generators.Task) -> None:
         scorer.update(prediction, batch)
     assert with_slices.scores() == without.scores()
     assert with_slices.slices() and not without.slices()
-
-
-def test_unknown_metric_is_named() -> None:
-    class Odd(Labels):
-        metric = "accurracy"
-
-    with pytest.raises(UsageError, match="metric of a token target must be 'accuracy' or 'macro_f1', found 'accurr"):
-        RunConfig.make(Odd(), "dlr")
 
 
 def test_a_class_that_is_neither_there_nor_predicted_has_no_score() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from quick_runs import TASK, folders, run
+from quick_runs import folders, run
 from toys import droppy, misshapen, plain
 
 from lrtasks.errors import UsageError
@@ -93,11 +93,6 @@ def test_an_impossible_run_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="output of forward in training must have shape"):
         run(misshapen, tmp_path, trackers=FILES)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_an_unknown_tracker_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="unknown tracker 'tensorbord'; did you mean 'tensorboard'"):
-        run(plain, tmp_path, TASK, trackers="csv,tensorbord")
 
 
 @pytest.mark.e2e
