@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,15 @@ MODEL = "paused:net"
 BUDGET = {"steps": 60, "batch_size": 4, "eval_every": 10, "val_batches": 1, "test_batches": 1, "lr": 0.02}
 GATE = "LRTASKS_TEST_GATE"
 """Environment variable with the path of a file. Until the file exists, every process pauses after 25 training steps."""
+HOLD = """
+import sys, time
+from pathlib import Path
+from lrtasks.files import held
+
+with held(Path(sys.argv[1]), "it"):
+    print("held", flush=True)
+    time.sleep(float(sys.argv[2]))
+"""
 
 
 class Paused(Net):
@@ -89,6 +101,18 @@ def wait_at(gate: Path, out: Path) -> tuple[int, int]:
         lambda: [run for run in processes(f"--out {out}") if gate.with_name(f"waiting-{run[0]}").exists()]
     )
     return found[0]
+
+
+@contextmanager
+def holding(lock: Path, seconds: float = 600) -> Iterator[None]:
+    """Let another process hold a lock within the context, for so many seconds at most."""
+    words = [sys.executable, "-c", HOLD, str(lock), str(seconds)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
+        try:
+            yield
+        finally:
+            holder.kill()
 
 
 def wait_for(condition: Any, seconds: float = 120) -> Any:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import paused
 import pytest
 
 from lrtasks.bench import run
@@ -71,16 +70,6 @@ def test_what_is_finished_is_not_measured_again(measured: list[Any], tmp_path: P
     measured.clear()
     assert list(run_bench(made, tmp_path))[:2] == first
     assert {length for _, length, _, _ in measured} == {32}
-
-
-def test_other_code_measures_anew(measured: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = make_cases([], [16], SETTINGS)
-    list(run_bench(made, tmp_path))
-    monkeypatch.setattr(run, "source_digest", lambda: "other")
-    measured.clear()
-    list(run_bench(made, tmp_path))
-    assert len(measured) == 2
-    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_a_failure_is_kept_with_its_reason_and_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,16 +148,8 @@ def test_mistakes(tmp_path: Path) -> None:
 
 
 def test_one_at_a_time(tmp_path: Path) -> None:
-    holder = "import sys, time; from pathlib import Path; from lrtasks.files import held\n"
-    holder += "with held(Path(sys.argv[1]), 'x'): print(flush=True); time.sleep(60)"
-    other = subprocess.Popen([sys.executable, "-c", holder, str(tmp_path / ".lock")], stdout=subprocess.PIPE)
-    try:
-        assert other.stdout is not None
-        other.stdout.readline()
-        with pytest.raises(UsageError, match="another process is working on the measurements in"):
-            list(run_bench([], tmp_path))
-    finally:
-        other.kill()
-        other.wait()
+    busy = pytest.raises(UsageError, match="another process is working on the measurements in")
+    with paused.holding(tmp_path / ".lock"), busy:
+        list(run_bench([], tmp_path))
     with held(tmp_path / ".lock", "x"):
         pass

@@ -204,16 +204,6 @@ def test_the_commands_go_to_the_cluster(place: Place, command: Callable[..., Any
     assert json.loads(said.out)["counts"] == {"train": 8, "val": 1, "test": 1}
 
 
-def test_the_commands_say_in_one_line_that_nothing_answers(tmp_path: Path, command: Callable[..., Any]) -> None:
-    address = f"127.0.0.1:{free_port()}"
-    suite = ("suite", "--models", "attention", "--tasks", "cumsum", "--out", "runs")
-    for words in (suite, ("generate", "cumsum", "--out", "set")):
-        said = command(*words, "--backend", "ray", "--address", address)
-        assert (said.code, said.out) == (2, "")
-        assert said.err.splitlines()[-1].startswith(f"lrtasks: no Ray cluster answers at {address}: ")
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize(
     ("cpus", "gpus", "message"),
     [

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
+import paused
 import pytest
 
 from lrtasks.record import FILE, LOCK
@@ -51,17 +50,6 @@ def test_a_record_that_never_appears_is_reported(tmp_path: Path, monkeypatch: py
     assert failure.reason.startswith(f"what node wrote into {tmp_path}/task/run is not here: all machines must share")
 
 
-HOLD = """
-import sys, time
-from pathlib import Path
-from lrtasks.files import held
-
-with held(Path(sys.argv[1]), "it"):
-    print("held", flush=True)
-    time.sleep(float(sys.argv[2]))
-"""
-
-
 @pytest.mark.parametrize(("seconds", "patience"), [(0.8, 60), (60, 0.6)])
 def test_a_run_waits_for_an_earlier_process_that_still_has_its_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, patience: float
@@ -74,10 +62,7 @@ def test_a_run_waits_for_an_earlier_process_that_still_has_its_folder(
         return Failure("ran")
 
     monkeypatch.setattr(remote, "run_job", run)
-    command = [sys.executable, "-c", HOLD, str(tmp_path / LOCK), str(seconds)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as earlier:
-        assert earlier.stdout is not None and earlier.stdout.readline() == "held\n"
+    with paused.holding(tmp_path / LOCK, seconds):
         assert run_there(job(tmp_path)).failure == Failure("ran")
-        earlier.kill()
     # the first ended in time; the second does not, and the run itself will say that it is locked out
     assert seen == [seconds > patience]

@@ -110,6 +110,7 @@ settings = { kernel = "prod", steps = 6 }
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("", "the suite is empty"),
         ("models = [", "suite.toml is not valid TOML"),
         ('model = ["dlr"]', r"unknown key 'model'; did you mean 'models'"),
         ("models = 3", "suite: models must be a string or a list whose entries are each a string, found 3"),
