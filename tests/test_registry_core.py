@@ -64,13 +64,6 @@ def test_entry_points_add_tasks(install: Install) -> None:
     assert own_source(registry.get("more")), "the name of a package may begin as the name of this one"
 
 
-def test_presets_of_the_wrong_form_are_named(install: Install) -> None:
-    text = WAVE.replace("    length: int", "    presets = {'small': 3}\n    length: int")
-    registry = install({"waves.py": text}, waves={"wave": "waves:Wave"})
-    with pytest.raises(UsageError, match="presets must map each preset's name to a mapping of settings"):
-        registry.get("wave")
-
-
 def test_an_address_serves_as_a_name(tmp_path: Path) -> None:
     registry = make_registry("lrtasks.generators:Task")
     (tmp_path / "waves.py").write_text(WAVE)
@@ -173,17 +166,6 @@ def test_names_are_selected_by_list_or_text_or_all() -> None:
         registry.select([])
 
 
-def test_an_import_that_fails_is_named_and_the_rest_works(install: Install) -> None:
-    registry = install(
-        {"waves.py": WAVE, "broken.py": "import no_such_module\n"}, waves={"wave": "waves:Wave", "bad": "broken:Bad"}
-    )
-    assert {"bad", "wave"} <= set(registry.names())
-    message = "task 'bad' from broken:Bad (package waves) cannot be imported: ModuleNotFoundError: No module named"
-    with pytest.raises(UsageError, match=re.escape(message)):
-        registry.get("bad")
-    assert registry.get("wave").name == "wave"
-
-
 def test_two_packages_with_one_name_are_both_named(install: Install) -> None:
     registry = install({"waves.py": WAVE}, one={"wave": "waves:Wave"}, two={"wave": "other:Wave"})
     assert registry.names().count("wave") == 1
@@ -259,32 +241,6 @@ def test_a_class_of_another_kind_keeps_its_name(install: Install) -> None:
         models.get("dlr").make(no_such=1)
 
 
-def test_what_cannot_be_used_is_listed_with_the_reason(install: Install) -> None:
-    broken = "print('hello')\nraise ValueError('one\\ntwo')\n"
-    registry = install(
-        {"waves.py": WAVE, "broken.py": broken},
-        one={"wave": "waves:Wave", "shift": "waves:Wave", "bad": "broken:Bad", "twin": "x:Y"},
-        two={"twin": "y:Z"},
-    )
-    problems = registry.problems()
-    assert list(problems) == ["bad", "shift", "twin"]
-    assert all("\n" not in problem and name in problem for name, problem in problems.items())
-    assert "ValueError: one two" in problems["bad"]
-    assert set(registry.names()) - set(registry.usable()) == set(problems)
-
-
-def test_nothing_is_wrong_without_packages_from_outside(install: Install) -> None:
-    registry = install({})
-    assert registry.problems() == {}
-    assert registry.usable() == registry.names()
-
-
-def test_what_a_package_prints_on_import_is_no_output(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
-    registry = install({"waves.py": f"print('hello')\n{WAVE}"}, waves={"wave": "waves:Wave"})
-    registry.get("wave")
-    assert capsys.readouterr() == ("", "hello\n")
-
-
 def test_a_task_may_refuse_its_defaults(install: Install) -> None:
     check = "\n    def check(self):\n        if self.length < 9: raise UsageError('too short')\n"
     text = f"from lrtasks.errors import UsageError\n{WAVE.replace('number = 3', '')}{check}"
@@ -356,12 +312,6 @@ def test_one_name_has_one_class() -> None:
 def test_names_are_strings(install: Install, name: object) -> None:
     with pytest.raises(UsageError, match="the name of a task must be a string, found "):
         install({}).get(name)  # type: ignore[arg-type]
-
-
-def test_unknown_names_are_answered_with_the_close_ones(install: Install) -> None:
-    registry = install({"waves.py": WAVE}, waves={"wave": "waves:Wave"})
-    with pytest.raises(UsageError, match="unknown task 'wvae'; did you mean 'wave'"):
-        registry.get("wvae")
 
 
 @pytest.mark.parametrize("name", ["..", ".", "", "a/b", "a,b", "-a", "all", "a" * 101, "<b>"])

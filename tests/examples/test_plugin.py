@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from plugin_packages import importable, write_package
+from plugin_packages import importable
 from snippets import blocks, call
 
 from lrtasks.results import read_record
@@ -21,7 +21,6 @@ from lrtasks.results import read_record
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("plugin")]
 PLUGIN = Path(__file__).parents[2] / "examples" / "plugin"
 TINY = ("--steps", "3", "--batch-size", "2", "--val-batches", "1", "--test-batches", "1", "--device", "cpu")
-SMALL = ("--length", "16", "--d-model", "8")
 
 
 @pytest.fixture(scope="module")
@@ -122,13 +121,3 @@ def test_its_records_are_readable_where_it_is_not_installed(folder: Path) -> Non
         assert "gated-recurrence" in said("table", folder=folder)
         said("report", "runs", "-o", "other.html", folder=folder)
     assert "gated-recurrence" in (folder / "other.html").read_text()
-
-
-def test_a_suite_leaves_broken_models_out_and_says_why(site: Path, tmp_path: Path) -> None:
-    write_package(tmp_path / "bad", "bad", {"broken.py": "import no_such_module\n"}, models={"lost": "broken:Model"})
-    words = ("--models", "lost,attention", "--tasks", "cumsum,parity", *SMALL, *TINY)
-    with working(tmp_path, site, tmp_path / "bad"):
-        text = said("suite", *words, folder=tmp_path)
-    reason = "model 'lost' from broken:Model (package bad) cannot be imported: ModuleNotFoundError: "
-    assert f"skipped: lost on cumsum, parity: {reason}" in text
-    assert {path.parent.parent.name for path in tmp_path.rglob("record.json")} == {"cumsum", "parity"}
