@@ -15,7 +15,6 @@ from broken_models import BROKEN, CLASSES, NOT_STORED, SIGNAL, SYMBOLS, TARGET, 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-import lrtasks
 from lrtasks.check import problems_of
 from lrtasks.check.model import check_model
 from lrtasks.errors import UsageError
@@ -276,7 +275,3 @@ def test_a_model_that_holds_a_graph_is_refused_with_a_way_out() -> None:
     model(torch.randn(1, 20, 3))
     with pytest.raises(UsageError, match=r"cannot be copied.*pass a new one, or its factory"):
         check_model(model, input=SIGNAL, target=TARGET)
-
-
-def test_is_public() -> None:
-    assert lrtasks.check_model is check_model

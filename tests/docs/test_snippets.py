@@ -140,29 +140,10 @@ def test_shell_lines_are_run_but_those_that_install_or_fetch(page: Path) -> None
     assert scripts == ["lrtasks list    tasks", "lrtasks list", "lrtasks list"]
 
 
-def test_a_page_is_one_session(page: Path, reader: Path) -> None:
-    page.write_text("```python\nopen('made', 'w').close()\n```\n```sh\ntest -e made\n```\n```pycon\n>>> 2\n2\n```\n")
-    follow(page, reader)
-    assert (reader / "made").exists()
-
-
 @pytest.mark.parametrize("line", ["lrtasks list nothing", "lrtasks list nothing | cat"])
 def test_a_command_that_fails_is_noticed(page: Path, tmp_path: Path, line: str) -> None:
     with pytest.raises(AssertionError, match=r"page\.md:7(.|\n)*unknown kind"):
         run_shell(Block("shell", f"{line}\nlrtasks list\n", 7), page, tmp_path)
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        "lrtasks list tasks > names.txt",
-        "lrtasks list tasks > names.txt   # 'all' names",
-        "lrtasks list tasks | cat > names.txt",
-    ],
-)
-def test_what_is_printed_goes_where_it_is_sent(page: Path, reader: Path, code: str) -> None:
-    run_shell(Block("shell", f"{code}\n", 7), page, reader)
-    assert (reader / "names.txt").read_text().startswith("tasks: state\n  chomsky ")
 
 
 def test_an_output_that_differs_is_noticed(page: Path) -> None:
@@ -174,12 +155,6 @@ def test_a_python_block_that_fails_names_its_line(page: Path) -> None:
     with pytest.raises(ZeroDivisionError) as caught:
         run_python(Block("python", "one = 1\none / 0\n", 7), page, {})
     assert (str(caught.traceback[-1].path), caught.traceback[-1].lineno + 1) == (str(page), 8)
-
-
-@pytest.mark.parametrize(("code", "apart"), [("import jax.numpy as jnp\n", True), ("import jaxtyping\n", False)])
-def test_a_page_that_imports_jax_is_followed_apart(page: Path, code: str, apart: bool) -> None:
-    page.write_text(f"```python\n{code}```\n")
-    assert wants_own_process(page) is apart
 
 
 def test_a_page_followed_apart_that_fails_is_noticed(page: Path, reader: Path) -> None:

@@ -59,7 +59,6 @@ MISTAKES = {
     ("report", "full", "-o", "file/page.html"): "cannot write file/page.html: there is no folder file",
     ("report", "full", "-o", "empty"): "cannot write empty: Is a directory",
     ("report", "full", "-o", "/proc/page.html"): "cannot write /proc/page.html: ",
-    ("report", "full", "-o", "a.svg"): "--out writes HTML; its name must end in .html, found a.svg",
     ("report", "unequal"): "unequal budgets on shift: steps is",
     ("report", "bad"): "no run records below bad that can be read; 1 cannot: bad/record.json is damaged",
 }

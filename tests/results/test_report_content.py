@@ -23,12 +23,6 @@ from lrtasks.results.report.content import breakdowns
 from lrtasks.results.report.page import Sample, draw_sample
 
 
-def test_score_above_floor_is_by_the_best_floor() -> None:
-    (result,) = report_of(made(score=0.6, floor=0.2)).results.values()
-    assert (result.cell["baseline"], result.cell["floor"]) == ("copy", 0.2)
-    assert result.scaled == pytest.approx(0.5)
-
-
 def test_a_floor_that_leaves_no_room() -> None:
     for score, scaled in ((0.9, 0.0), (1.0, 1.0)):
         (result,) = report_of(made(score=score, floor=1.0)).results.values()
