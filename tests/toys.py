@@ -41,9 +41,7 @@ class Labels(Task):
     def input(self) -> Spec:
         return Spec("token", self.length, self.classes)
 
-    @property
-    def target(self) -> Spec:
-        return Spec("token", self.length, self.classes)
+    target = input
 
     def sample(self, rng: np.random.Generator) -> Sample:
         x = rng.integers(self.classes, size=self.length)

@@ -241,10 +241,7 @@ BROKEN: dict[str, tuple[Callable[[], nn.Module], str]] = {
     ),
     # one position of a target of twenty, where the hint y[:, None] would not help
     "OnePosition": (variant(forward=lambda self, x: forward(self, x)[:, -1]), r"found \(3, 2\)$"),
-    "Tuple": (
-        variant(forward=lambda self, x: (forward(self, x), None)),
-        "output must be one tensor, found tuple",
-    ),
+    "Tuple": (variant(forward=lambda self, x: (forward(self, x), None)), "output must be one tensor, found tuple"),
     "WrongType": (
         variant(forward=lambda self, x: forward(self, x).to({4: torch.float64, 8: torch.float32}[x.itemsize])),
         "output must be of type torch.float",

@@ -66,8 +66,7 @@ def start_writing(folder: Path, workers: int) -> subprocess.Popen[str]:
 
 @pytest.mark.e2e
 @pytest.mark.parametrize(
-    ("task", "file_format"),
-    [(Few(), "parquet"), (Few(), "tsv"), (Blot(), "png"), (Blot(), "npy")],
+    ("task", "file_format"), [(Few(), "parquet"), (Few(), "tsv"), (Blot(), "png"), (Blot(), "npy")]
 )
 def test_any_number_of_workers_gives_the_same_bytes(
     tmp_path: Path, task: lrtasks.generators.Task, file_format: str

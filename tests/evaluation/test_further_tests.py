@@ -143,8 +143,7 @@ def test_further_tests_have_breakdowns(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("curve", "expected"),
-    [([0.5, 1.0, 0.5, 1.0, 1.0], 4), ([0.99, 0.99], 1), ([1.0], None), ([0.9, 0.98, 0.98], None)],
+    ("curve", "expected"), [([0.5, 1.0, 0.5, 1.0, 1.0], 4), ([0.99, 0.99], 1), ([1.0], None), ([0.9, 0.98, 0.98], None)]
 )
 def test_solved_is_twice_in_a_row(curve: list[float], expected: int | None) -> None:
     points = [{"step": step, "loss": 0.0, "r2": value} for step, value in enumerate(curve, 1)]

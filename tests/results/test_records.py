@@ -87,10 +87,7 @@ def damage(**changes: Any) -> str:
         (damage(schema=...), "has schema None"),
         (damage(budget=...), "is not a run record: it lacks 'budget'"),
         (damage(colour="red"), "'colour' does not belong there"),
-        (
-            damage(status="finished"),
-            "'status' must be one of running, interrupted, .*, found 'finished'",
-        ),
+        (damage(status="finished"), "'status' must be one of running, interrupted, .*, found 'finished'"),
         (damage(task="shift"), "task must be dict, found 'shift'"),
         (damage(scores=[]), r"scores must be dict, found \[\]"),
         (damage(seed="0"), "seed must be int, found '0'"),
@@ -114,19 +111,13 @@ def damage(**changes: Any) -> str:
         (damage(notes=[1]), "notes.0 must be str, found 1"),
         (damage(environment={"lrtasks": 1}), "environment.lrtasks must be str, found 1"),
         (damage(selection={"by": "val", "chosen": True}), "selection lacks 'values'"),
-        (
-            damage(selection={"by": "val", "values": None, "chosen": True}),
-            "selection.values must be dict, found None",
-        ),
+        (damage(selection={"by": "val", "values": None, "chosen": True}), "selection.values must be dict, found None"),
         (damage(diagnostics={"blocks.0": 1.5}), "diagnostics.blocks.0 must be dict, found 1.5"),
         ("[" * 200_000, "is damaged"),
         (damage(preset="half a pair: \ud800"), "is damaged"),
         ('{"schema": ' + "9" * 5_000 + "}", "is damaged"),
         (damage(scores={"test": 0.5}), "scores.test must be dict, found 0.5"),
-        (
-            damage(baselines={"copy": {"r2": "low"}}),
-            r"baselines.copy.r2 must be int \| float \| None, found 'low'",
-        ),
+        (damage(baselines={"copy": {"r2": "low"}}), r"baselines.copy.r2 must be int \| float \| None, found 'low'"),
     ],
 )
 def test_files_that_are_no_records(tmp_path: Path, text: str | bytes, message: str) -> None:

@@ -27,15 +27,7 @@ from lrtasks.suite.backends import Job
 from lrtasks.suite.backends.local import Local
 from lrtasks.suite.run import run_suite
 
-TINY = {
-    "steps": 8,
-    "eval_every": 4,
-    "val_batches": 1,
-    "test_batches": 1,
-    "batch_size": 4,
-    "length": 16,
-    "d_model": 8,
-}
+TINY = {"steps": 8, "eval_every": 4, "val_batches": 1, "test_batches": 1, "batch_size": 4, "length": 16, "d_model": 8}
 
 
 def config(model: str, **changes: object) -> RunConfig:
@@ -78,11 +70,7 @@ def test_each_job_ends_once_with_its_reason(tmp_path: Path) -> None:
     diary = Diary()
     diary.carry_out(Local(jobs=2), jobs)
     assert sorted(diary.begun) == [0, 1, 2]
-    assert diary.lines == {
-        0: "fine",
-        1: "refused: Missing option '--model'.",
-        2: "stopped at its time limit of 0.05 s",
-    }
+    assert diary.lines == {0: "fine", 1: "refused: Missing option '--model'.", 2: "stopped at its time limit of 0.05 s"}
     assert [job.folder.joinpath("log.txt").exists() for job in jobs] == [False, False, True]
 
 

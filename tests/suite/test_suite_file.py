@@ -128,10 +128,7 @@ settings = { kernel = "prod", steps = 6 }
         ("runs = [3]", r"runs must be tables, each under a heading \[\[runs\]\], found \[3\]"),
         ('seeds = 3\n[[runs]]\nmodel = "dlr"\ntask = "shift"', "seeds belong to models and tasks"),
         ('[[runs]]\nmodel = "dlr"', "run 1: task is missing"),
-        (
-            '[[runs]]\nmodel = "dlr"\ntask = "shift"\nseeds = 3',
-            "run has no parameter 'seeds'; did you mean 'seed'",
-        ),
+        ('[[runs]]\nmodel = "dlr"\ntask = "shift"\nseeds = 3', "run has no parameter 'seeds'; did you mean 'seed'"),
         ('[[runs]]\nmodel = "dlr"\ntask = "shift"\nseed = -1', "run 1: run: seed must be at least 0, found -1"),
         ('[[runs]]\nmodel = 5\ntask = "shift"', "run 1: run: model must be a string, found 5"),
         ('[[runs]]\nmodel = "dlr"\ntask = "shift"\nsettings = 5', "run 1: settings must be a table"),
