@@ -61,7 +61,6 @@ MISTAKES = {
     (*EVAL, "--length", "64", "--set", "length=32"): "length is given twice: 64 and 32",
     (*EVAL, "my.toml"): "lrtasks suite --file my.toml",
     (*EVAL, "--shifts", "4", "8"): "found '8' where an option",
-    (*EVAL, "--"): "found '--' where an option",
     (*EVAL, "--shifts", "--length"): "option --shifts needs a value",
     (*EVAL, "--shifts", "4", "--shifts", "8"): "shifts is given twice: 4 and 8",
     (*EVAL, "extra"): "found 'extra' where an option --NAME VALUE was expected",
