@@ -109,7 +109,7 @@ class RunRecord:
         """Return the record as strict JSON, one compact line per field.
 
         A number that is not finite becomes null. Curve and breakdowns are stored by column (``{"step": [100, 200],
-        "loss": [0.7, 0.5]}``), which halves the size of a record; pandas reads either form.
+        "loss": [0.7, 0.5]}``), because rows would repeat the names of the columns.
         """
         compact = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
         content = _convert_tables(_finite(dataclasses.asdict(self)), _to_columns)
