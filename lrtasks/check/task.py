@@ -322,9 +322,9 @@ def _slices(probe: _Probe) -> Iterator[str]:
 
 
 def _views(probe: _Probe) -> Iterator[str]:
-    """Check that text, fingerprint and picture are None or well-formed, and that further tests have the same widths."""
+    """Check that text, duplicate key and picture are None or well-formed, and further tests have the same widths."""
     task, batch = probe.task, probe.batch()
-    for method, kind, wanted in (("text", str, "a string"), ("fingerprint", bytes, "bytes")):
+    for method, kind, wanted in (("text", str, "a string"), ("duplicate_key", bytes, "bytes")):
         found: object = getattr(task, method)(batch, probe.samples - 1)
         if not (found is None or isinstance(found, kind)):
             yield f"{method}() must return {wanted} or None, found {found!r}"

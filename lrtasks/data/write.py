@@ -5,11 +5,11 @@ done when its record is in the journal (the hidden folder ``.lrtasks``). The rec
 After a kill, the next run keeps the shards whose files still have the SHA-256 in their record. The manifest is written
 last.
 
-Duplicates: no two samples of a stored set have the same fingerprint. Samples are settled in the order train, val, test,
-and by index. Each sample keeps its first attempt whose fingerprint differs from the fingerprints of all samples settled
-before: attempt 0 if possible, else attempt 1, 2, ... of the same index. Workers return the fingerprints of attempt 0,
-in any order. The main process settles the shards in order, and at the end lets workers write shards with replacements
-again. The samples therefore depend only on (task, seed, counts).
+Duplicates: no two samples of a stored set have the same :meth:`~lrtasks.generators.base.Task.duplicate_key`.
+Samples are settled in the order train, val, test, and by index. Each sample keeps its first attempt whose key differs
+from the keys of all samples settled before: attempt 0 if possible, else attempt 1, 2, ... of the same index. Workers
+return the keys of attempt 0, in any order. The main process settles the shards in order, and at the end lets workers
+write shards with replacements again. The samples therefore depend only on (task, seed, counts).
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class Record:
     Attributes:
         files: SHA-256 of each file by name.
         attempts: for each index that was drawn again, the number of the attempt.
-        digests: digest of each sample's fingerprint at attempt 0, in hexadecimal; ``None`` if there is no fingerprint.
+        digests: digest of each sample's duplicate key at attempt 0, in hexadecimal; ``None`` if there is no key.
     """
 
     files: dict[str, str]
@@ -192,7 +192,7 @@ def _draw(
         batch = draw(task, indices, plan.seed, shard.split)
         if batch.mask is not None and all(column.role != "mask" for column in plan.columns):
             raise UsageError(f"{task.name}: samples {start} to {indices[-1]} have a mask, but the first do not")
-        digests += [_fingerprint(task, batch, row) for row in range(len(indices))]
+        digests += [_key_digest(task, batch, row) for row in range(len(indices))]
         again = [index for index in indices if index in attempts]
         if again:
             drawn = [batch.sample(row) for row in range(len(indices))]
@@ -434,7 +434,7 @@ def _settle(task: Task, seed: int, shard: Shard, digests: list[str | None], take
                 few = f"{task.name}: only {len(taken)} different samples were found"
                 repeats = f"sample {index} of {shard.split} repeats one of them in {MAX_ATTEMPTS} attempts"
                 raise UsageError(f"{few}: {repeats}; ask for fewer samples or longer ones")
-            digest = _fingerprint(task, draw(task, [index], seed, shard.split, attempt), 0)
+            digest = _key_digest(task, draw(task, [index], seed, shard.split, attempt), 0)
         if digest is not None:
             taken.add(digest)
         if attempt:
@@ -465,9 +465,9 @@ def _conclude(store: Store, task: Task, plan: Manifest, shards: list[Shard], rec
     return manifest
 
 
-def _fingerprint(task: Task, batch: Batch, row: int) -> str | None:
-    fingerprint = task.fingerprint(batch, row)
-    return None if fingerprint is None else hashlib.blake2b(fingerprint, digest_size=16).hexdigest()
+def _key_digest(task: Task, batch: Batch, row: int) -> str | None:
+    key = task.duplicate_key(batch, row)
+    return None if key is None else hashlib.blake2b(key, digest_size=16).hexdigest()
 
 
 def _record_name(plan: Manifest, shard: Shard) -> str:

@@ -398,8 +398,8 @@ class Task(Config):
         """Return rows and columns of the image whose pixels are the positions; ``None`` if the task has no images."""
         return None
 
-    def fingerprint(self, batch: Batch, index: int) -> bytes | None:
-        """Return a key of sample ``index`` that is unique in a stored set, or ``None`` if duplicates are allowed."""
+    def duplicate_key(self, batch: Batch, index: int) -> bytes | None:
+        """Return bytes of sample ``index`` that no other sample of a stored set has; ``None`` allows duplicates."""
         return None
 
 

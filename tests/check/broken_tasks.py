@@ -405,7 +405,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         "slice 'odd' must be labelled by finite numbers or strings, found float64 ",
     ),
     "WrongText": ({"text": returning(3)}, r"text\(\) must return a string or None, found 3"),
-    "WrongFingerprint": ({"fingerprint": returning(3)}, r"fingerprint\(\) must return bytes or None, found 3"),
+    "WrongKey": ({"duplicate_key": returning(3)}, r"duplicate_key\(\) must return bytes or None, found 3"),
     "WrongImage": (
         {"image_shape": returning((5, 5))},
         r"image_shape.. must hold the 12 positions .*, found \(5, 5\)",

@@ -47,7 +47,7 @@ class Few(Task):
             x, np.append(digits, IGNORED), np.arange(4) < length, {"kind": kind, "digits": digits[: length - 2]}
         )
 
-    def fingerprint(self, batch: Batch, index: int) -> bytes:
+    def duplicate_key(self, batch: Batch, index: int) -> bytes:
         return batch.x[index].tobytes()
 
 

@@ -131,7 +131,7 @@ def test_fingerprint_is_the_expression_without_its_digits() -> None:
     task = lrtasks.make("listops", setting="small")
     batch = task.batch(range(8))
     for row in range(8):
-        names = [listops.VOCABULARY[token] for token in task.fingerprint(batch, row)]
+        names = [listops.VOCABULARY[token] for token in task.duplicate_key(batch, row)]
         assert "".join(names) == re.sub(r"[0-9 ]", "", task.text(batch, row))
 
 

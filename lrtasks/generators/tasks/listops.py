@@ -171,7 +171,7 @@ class ListOps(Task):
             raise UsageError("SubTreeInds must be the positions of the closing brackets")
         return labels, places
 
-    def fingerprint(self, batch: Batch, index: int) -> bytes:
+    def duplicate_key(self, batch: Batch, index: int) -> bytes:
         """Return the expression without its digits; the published data sets keep one expression per such template."""
         return listops.template(batch.x[index])
 
