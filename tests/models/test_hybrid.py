@@ -148,6 +148,18 @@ def test_a_start_that_depends_on_the_depth_counts_all_layers_of_the_stack() -> N
     ]
 
 
+@pytest.mark.parametrize(
+    ("name", "path", "ratio"),
+    [("attention", "mixer.out", 2), ("gla", "mixer.o_proj", 2), ("hyena", "mixer.out", 2), ("dlr", "mixer.output", 1)],
+)
+def test_output_maps_start_divided_by_the_root_of_the_number_of_residual_blocks(
+    name: str, path: str, ratio: float
+) -> None:
+    """Four blocks instead of one; the mixers of long convolutions start as in their own models."""
+    one, four = (built(f"{name}:{count}", mlp=False).get_parameter(f"blocks.0.{path}.weight") for count in (1, 4))
+    assert gap(ratio * four, one) < 1e-6
+
+
 def test_a_gated_short_convolution() -> None:
     conv = built("short-conv:1", mlp=False, **{"short-conv.gate": True, "short-conv.taps": 3}).blocks[0].mixer
     x = torch.randn(2, 5, 8)

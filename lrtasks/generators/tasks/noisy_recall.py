@@ -28,9 +28,9 @@ class NoisyRecall(UniformTask):
     key that occurred before is labelled. Source: Poli et al., "Mechanistic Design and Scaling of Hybrid Architectures"
     (MAD, arXiv:2403.17844), section 3; with ``noise=0`` this is MAD's in-context recall.
 
-    The task is local. At the published sizes, whatever the length, half of the labels have their key within 10 tokens
-    and 99 % within 60 tokens. With ``distance`` a sample has one question, at the end; its key occurs once before, at
-    that distance.
+    The task is local. At the published noise and vocabulary, whatever the length, half of the labels have their key
+    within 14 tokens and 99 % within 90 tokens. With ``distance`` a sample has one question, at the end; its key occurs
+    once before, at that distance.
 
     >>> NoisyRecall().answer([2, 10, 20, 17, 5, 9, 2, 10, 5]).tolist()
     [-100, -100, -100, -100, -100, -100, 10, -100, 9]

@@ -218,6 +218,16 @@ def test_noisy_recall_draws_each_part_uniformly() -> None:
     assert (pairs.sum(axis=1) == 0).mean() == pytest.approx(0.9**5 / 6, abs=0.015)
 
 
+def test_keys_of_noisy_recall_are_near_at_any_length() -> None:
+    """A slot holds a given one of eight keys with probability 0.8 / 8."""
+    task: Any = make("noisy-recall", length=8192)
+    batch = task.batch(range(32))
+    last, _ = task._last(batch.x)
+    distance = 2 * (np.arange(4096) - last)[batch.y[:, ::2] >= 0]
+    for tokens in (14, 90):
+        assert (distance <= tokens).mean() == pytest.approx(1 - 0.9 ** (tokens // 2), abs=0.01)
+
+
 def test_noisy_recall_asks_at_the_distances_it_is_told() -> None:
     task: Any = make("noisy-recall", length=512, distance=(8, 300), noise=0.4)
     batch = task.batch(range(4000))
