@@ -78,7 +78,7 @@ FLOORS: list[tuple[str, dict[str, Any], str, float]] = [
     *[("chomsky", {"lengths": (n, n)}, "majority", floor) for n, floor in ((3, 0.25), (5, 0.23), (40, 0.20))],
     *[
         ("chomsky", {"language": "modular-arithmetic-brackets", "lengths": (n, n)}, "majority", floor)
-        for n, floor in ((10, 0.27), (40, 0.294), (100, 0.30))
+        for n, floor in ((10, 0.263), (40, 0.292), (100, 0.303))
     ],
     ("chomsky", {"language": "modular-arithmetic-brackets", "lengths": (40, 40), "law": "xlstm"}, "majority", 0.20),
     ("chomsky", {"language": "parity-check"}, "majority", 0.5),
@@ -170,7 +170,7 @@ def test_the_score_of_bucket_sort_that_counting_nothing_gives() -> None:
     task = make("chomsky", language="bucket-sort")
     found = {int(length): accuracy(test, "quantile", samples=256, fitted=64) for length, test in task.tests().items()}
     assert tuple(found) == TEST_LENGTHS
-    assert chomsky_score(found) == pytest.approx(0.898, abs=0.01)
+    assert chomsky_score(found) == pytest.approx(0.901, abs=0.01)
     assert chomsky_score(dict.fromkeys(range(41, 501), 0.25)) == pytest.approx(0.25)
 
 
