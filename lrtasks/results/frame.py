@@ -42,6 +42,7 @@ COLUMNS = {
     "selected_at_end": "selected settings whose value is the smallest or largest number tried, separated by commas",
     "generalisation_length": "greatest tested length with a scaled score of at least 0.9 there and at all shorter ones",
     "steps_to_solve": "step of the first of two evaluations in a row with a scaled validation score of at least 0.99",
+    "samples_to_solve": "training samples up to that step",
     "val_score": "headline score on the validation stream",
     "batch_mean": "mean of the headline score over test batches",
     "batch_std": "its standard deviation over test batches",
@@ -225,6 +226,9 @@ def _row(folder: Path | None, record: RunRecord) -> dict[str, Any]:
     tests = [name for name in record.scores if name not in SPLITS] if record.status == "done" else []
     tried = record.selection.get("values", {})
     selected, _ = split_selected({**record.budget, **model["parameters"]}, tried)
+    steps = record.steps_to_solve
+    batch = record.budget.get("batch_size")
+    samples = None if steps is None or batch is None else steps * batch
     numbers = {
         "score": score,
         "val_score": record.headline("val"),
@@ -237,7 +241,8 @@ def _row(folder: Path | None, record: RunRecord) -> dict[str, Any]:
         **{name: cost.get(name) for name in ("seconds", "seconds_per_step", "peak_memory_bytes")},
         "parameter_count": model["count"],
         "generalisation_length": record.generalisation_length,
-        "steps_to_solve": record.steps_to_solve,
+        "steps_to_solve": steps,
+        "samples_to_solve": samples,
         "state_bytes": model["state_bytes"],
         "paper": figure.get("paper"),
         **{f"test.{name}": record.score_of(name) for name in tests},

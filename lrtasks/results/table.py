@@ -32,7 +32,8 @@ COSTS = ["seconds_per_step", "peak_memory_bytes"]
 ENTRY = (
     *("task", "task_version", "task_parameters", "model", "model_parameters", "preset", "budget", "selected", "metric"),
     *("score", "score_low", "score_high", "score_std", "median", "median_low", "median_high", "solved", "scaled_score"),
-    *("tests", "generalisation_length", "batch_mean", "batch_std", "seeds", "statuses", "floor", "floor_name"),
+    *("tests", "generalisation_length", "steps_to_solve", "samples_to_solve", "batch_mean", "batch_std"),
+    *("seeds", "statuses", "floor", "floor_name"),
     *("paper", "paper_source", "paper_where", "paper_differs", "parameter_count", "state_bytes"),
     *("seconds_per_step", "devices"),
 )
@@ -41,6 +42,7 @@ PAPER = ["paper", "paper_source", "paper_where", "paper_differs"]
 REACHED: dict[str, tuple[float, Literal["lower", "higher"]]] = {
     "generalisation_length": (0, "lower"),
     "steps_to_solve": (math.inf, "higher"),
+    "samples_to_solve": (math.inf, "higher"),
 }
 """Columns that may be missing in a run with a score. Their median uses a value in place of a missing one (the first
 entry); for an even number of values, it is the lower or the higher of the two middle values (the second entry)."""
@@ -97,7 +99,8 @@ def aggregate(runs: pd.DataFrame, *, mean: bool = False) -> pd.DataFrame:
     - ``median``: the median score (if seeds fall into two groups, no seed has a score near the mean);
       ``scaled_median``: its scaled score; ``median_low`` and ``median_high``: its interval by bootstrap over seeds and
       test samples; further tests: medians;
-    - ``generalisation_length`` and ``steps_to_solve``: medians, missing if half of the seeds or more have none;
+    - ``generalisation_length``, ``steps_to_solve``, ``samples_to_solve``: medians, missing if half of the seeds or more
+      have none;
     - ``centre`` and ``centre_low``: the shown score and the lower end of its interval. The shown score is the mean,
       with its ``half_width``, if ``mean`` is set, if there is one seed, or if there is no scaled score. Otherwise, it
       is the median;

@@ -39,7 +39,7 @@ def test_one_row_per_run_with_parameters_scores_and_costs(tmp_path: Path) -> Non
 
 def test_columns_hold_what_their_descriptions_say() -> None:
     record = made(
-        budget={"lr": 0.01},
+        budget={"lr": 0.01, "batch_size": 64},
         scores={
             "val": {"r2": 0.7},
             "test": {"r2": 0.95, "r2_batch_mean": 0.75, "r2_batch_std": 0.125},
@@ -63,6 +63,7 @@ def test_columns_hold_what_their_descriptions_say() -> None:
         "selected_at_end": "lr",
         "generalisation_length": 512,
         "steps_to_solve": 30,
+        "samples_to_solve": 1920,
         "val_score": 0.7,
         "batch_mean": 0.75,
         "batch_std": 0.125,

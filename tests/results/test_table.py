@@ -89,8 +89,11 @@ def test_a_seed_that_reaches_nothing_has_a_part_in_the_median(
 ) -> None:
     reached = enumerate(zip(lengths, steps, strict=True))
     runs = [made(seed=seed, generalisation_length=length, steps_to_solve=step) for seed, (length, step) in reached]
-    (cell,) = tabled(runs).cells
+    table = tabled(runs)
+    (cell,), (row,) = table.cells, table.rows()
     assert (cell["generalisation_length"], cell["steps_to_solve"]) == expected
+    samples = expected[1] and expected[1] * runs[0].budget["batch_size"]
+    assert (row["steps_to_solve"], row["samples_to_solve"]) == (expected[1], samples)
 
 
 def test_one_seed_has_no_interval() -> None:
