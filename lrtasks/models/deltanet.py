@@ -130,7 +130,7 @@ class DeltaNet(KernelConfig):
     }
 
     heads: int = parameter(4, "heads of queries and keys", at_least=1, at_most=1024)
-    head_dim: int | None = parameter(None, "width of a query and key; none for d_model / heads", at_least=1)
+    head_dim: int | None = parameter(None, "width of a query and key; none: d_model / heads", at_least=1)
     expand_v: int = parameter(1, "width of a value, in multiples of head_dim", at_least=1, at_most=64)
     allow_neg_eigval: bool = parameter(False, "erase strength up to 2, so transitions have eigenvalues down to -1")
     gate: bool = parameter(False, "gate the result of each head")
@@ -169,7 +169,7 @@ class GatedDeltaNet(DeltaNet):
 
     expand_v: int = parameter(2, "width of a value, in multiples of head_dim", at_least=1, at_most=64)
     gate: bool = parameter(True, "gate the result of each head")
-    value_heads: int | None = parameter(None, "heads of values, a multiple of heads; none for heads", at_least=1)
+    value_heads: int | None = parameter(None, "heads of values, a multiple of heads; none: heads", at_least=1)
 
     def check(self) -> None:
         super().check()
@@ -198,7 +198,7 @@ class GatedDeltaProduct(GatedDeltaNet):
 
     allow_neg_eigval: bool = parameter(True, "erase strength up to 2, so transitions have eigenvalues down to -1")
     value_heads: int | None = parameter(
-        None, "heads of values, a multiple of heads; none for heads", at_least=1, later=True
+        None, "heads of values, a multiple of heads; none: heads", at_least=1, later=True
     )
     n_h: int = parameter(2, "steps of the delta rule per position", at_least=1, at_most=64)
     forget: bool = parameter(True, "let the state decay, once per position")
@@ -217,7 +217,7 @@ class KDA(GatedDeltaNet):
 
     expand_v: int = parameter(1, "width of a value, in multiples of head_dim", at_least=1, at_most=64)
     gate: bool = parameter(True, "gate the result of each head with a low-rank map")
-    lower_bound: float | None = parameter(None, "lower bound of the log decay, below 0; none for no bound")
+    lower_bound: float | None = parameter(None, "lower bound of the log decay, below 0; none: no bound")
 
     def check(self) -> None:
         super().check()

@@ -103,7 +103,7 @@ class DLRKernel(Kernel):
 class LongConvConfig(ModelConfig):
     """Layers of one long convolution; subclasses define its kernel."""
 
-    kernel_length: int | None = parameter(None, "kernel length in lags; none for the sequence length", at_least=1)
+    kernel_length: int | None = parameter(None, "kernel length in lags; none: the sequence length", at_least=1)
     glu: bool = parameter(False, "use a gated output map (GLU)")
 
     def make_kernel(self, length: int, directions: int) -> Kernel:

@@ -309,9 +309,9 @@ class FocusLike(ModelConfig):
     signed: bool = parameter(False, "filter coefficients of both signs (also low-pass filters), instead of 0 to 1")
     chunk: int | None = parameter(None, "positions per chunk; none: 1/32 of the length, at least 32", at_least=1)
     bias: Literal["simple", "none"] = parameter("simple", "learned bias by distance inside a chunk, or none")
-    d_k: int | None = parameter(None, "width of queries and keys; none for d_model / 2", at_least=1)
-    d_v: int | None = parameter(None, "width of values; none for d_model", at_least=1)
-    d_ffn: int | None = parameter(None, "width inside the feed-forward sub-layer; none for 2 d_model", at_least=1)
+    d_k: int | None = parameter(None, "width of queries and keys; none: d_model / 2", at_least=1)
+    d_v: int | None = parameter(None, "width of values; none: d_model", at_least=1)
+    d_ffn: int | None = parameter(None, "width inside the feed-forward sub-layer; none: 2 d_model", at_least=1)
 
     def check(self) -> None:
         if not self.conjugate and self.filtering != "circular":
@@ -378,7 +378,7 @@ class Focus(FocusLike):
     kernel_length: int | None = parameter(None, "taps of the global convolution; none: the sequence length", at_least=1)
     squash: float = parameter(0.003, "threshold of the global kernel: smaller taps count as zero", at_least=0)
     smooth: int | None = parameter(
-        None, "number of taps in a running mean over the global kernel, odd; none for no running mean", at_least=1
+        None, "number of taps in a running mean over the global kernel, odd; none: no running mean", at_least=1
     )
     kernel_dropout: float = parameter(0.2, "dropout rate on the taps of the global kernel", at_least=0, at_most=0.99)
 

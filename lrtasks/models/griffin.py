@@ -153,7 +153,7 @@ class Griffin(RecurrentConfig):
     }
 
     heads: int = parameter(4, "number of blocks in the block-diagonal maps of the gates", at_least=1, at_most=1024)
-    width: int | None = parameter(None, "channels of the recurrence; none for d_model", at_least=1, at_most=65536)
+    width: int | None = parameter(None, "channels of the recurrence; none: d_model", at_least=1, at_most=65536)
 
     def check(self) -> None:
         self.divided(self.width or self.d_model, self.heads, "heads", "the width")

@@ -128,7 +128,7 @@ class LinearAttention(RecurrentConfig):
 
     heads: int = parameter(4, "heads", at_least=1, at_most=1024)
     feature_map: Literal["elu", "taylor"] = parameter("elu", "feature map: elu + 1, or the exponential to second order")
-    feature_dim: int | None = parameter(None, "width of a query and key; none for d_model / heads", at_least=1)
+    feature_dim: int | None = parameter(None, "width of a query and key; none: d_model / heads", at_least=1)
     head_norm: bool = parameter(False, "normalise the result of each head")
     canon: str = parameter("", "sites of canon layers, some of the letters ABCD")
 

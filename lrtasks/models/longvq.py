@@ -400,7 +400,7 @@ class LongVQ(mega.GatedConfig):
         | {"prenorm": True, "dropout": 0.1, **mega.ENWIK8},
     }
 
-    d_k: int | None = parameter(None, "width of queries and keys; none for d_model / 2", at_least=1)
+    d_k: int | None = parameter(None, "width of queries and keys; none: d_model / 2", at_least=1)
     codebook: int = parameter(512, "number of codes S per layer if keys are quantised", at_least=2, at_most=1 << 16)
     quantise: bool = parameter(True, "quantise keys; false: attention over all keys, with quadratic cost")
     commitment: float = parameter(1e-4, "weight γ of the commitment loss", at_least=0)

@@ -128,7 +128,7 @@ class GRU(RecurrentConfig):
         "paper": PAPER,
     }
 
-    hidden: int | None = parameter(None, "width of the state; none for d_model", at_least=1, at_most=65536)
+    hidden: int | None = parameter(None, "width of the state; none: d_model", at_least=1, at_most=65536)
     orthogonal: bool = parameter(False, "initialise the recurrent maps as orthogonal matrices")
 
     def layer(self, index: int) -> RNNLayer:

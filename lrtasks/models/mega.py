@@ -148,12 +148,12 @@ class GatedConfig(ModelConfig):
     ssm = "ema"
     sinusoids = False
 
-    d_v: int | None = parameter(None, "width of values; none for 2 d_model", at_least=1)
-    d_ffn: int | None = parameter(None, "width inside a feed-forward map; none for 2 d_model", at_least=1)
+    d_v: int | None = parameter(None, "width of values; none: 2 d_model", at_least=1)
+    d_ffn: int | None = parameter(None, "width inside a feed-forward map; none: 2 d_model", at_least=1)
     attention: Literal["softmax", "relu2", "laplace"] = parameter("softmax", "function from scores to weights")
     d_state: int = parameter(16, "states per channel and direction", at_least=1, at_most=1 << 20)
     kernel_length: int | None = parameter(
-        None, "kernel length of the moving average or state space, in lags; none for the sequence length", at_least=1
+        None, "kernel length of the moving average or state space, in lags; none: the sequence length", at_least=1
     )
 
     def check(self) -> None:
@@ -208,7 +208,7 @@ class Mega(GatedConfig):
         },
     }
 
-    d_z: int | None = parameter(None, "width of queries and keys; none for d_model / 2", at_least=1)
+    d_z: int | None = parameter(None, "width of queries and keys; none: d_model / 2", at_least=1)
     bias: Literal["simple", "rotary"] = parameter("simple", "bias by distance: a learned table, or a rotary product")
     max_positions: int | None = parameter(
         None, "distances with a value in the simple bias; none: the length, or the chunk", at_least=1

@@ -150,7 +150,7 @@ class DSS(LongConvConfig):
     dt_min: float = parameter(1e-4, "smallest step Δ at start", above=0)
     dt_max: float = parameter(1e-2, "largest step Δ at start", above=0)
     scale: bool = parameter(True, "scale W by (exp(ΔΛ) - 1)/Λ (DSS-EXP)")
-    kernel_lr: float | None = parameter(None, "learning rate of Λ and Δ; none for the budget's learning rate", above=0)
+    kernel_lr: float | None = parameter(None, "learning rate of Λ and Δ; none: the budget's learning rate", above=0)
 
     def check(self) -> None:
         self.require_order("dt_min", "dt_max")
@@ -203,7 +203,7 @@ class S4D(LongConvConfig):
     dt_min: float = parameter(1e-3, "smallest step Δ at start", above=0)
     dt_max: float = parameter(1e-1, "largest step Δ at start", above=0)
     start: Literal["lin", "legs"] = parameter("lin", "initial frequencies")
-    kernel_lr: float | None = parameter(1e-3, "learning rate of λ and Δ; none for the budget's learning rate", above=0)
+    kernel_lr: float | None = parameter(1e-3, "learning rate of λ and Δ; none: the budget's learning rate", above=0)
     glu: bool = parameter(True, "use a gated output map (GLU)")
 
     def check(self) -> None:

@@ -340,7 +340,7 @@ class SeqBoat(mega.GatedConfig):
 
     truncated = True
 
-    d_z: int | None = parameter(None, "width of queries and keys; none for d_model / 2", at_least=1)
+    d_z: int | None = parameter(None, "width of queries and keys; none: d_model / 2", at_least=1)
     scope: Literal["window", "full", "chunk"] = parameter(
         "window", "keys that a query sees in the compressed sequence: a sliding window, all keys, or one chunk"
     )
