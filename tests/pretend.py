@@ -48,5 +48,5 @@ class Pretend:
 
 def settings_of(words: list[str]) -> dict[str, Any]:
     """Return the settings that a command line passes with ``--set``."""
-    pairs = [words[place + 1].split("=") for place, word in enumerate(words) if word == "--set"]
+    pairs = [words[place + 1].split("=", 1) for place, word in enumerate(words) if word == "--set"]
     return {name: json.loads(value) for name, value in pairs}

@@ -12,6 +12,7 @@ from typer import Context, Option
 from lrtasks.cli import options, runs
 from lrtasks.cli.results import Published, read_published
 from lrtasks.errors import UsageError
+from lrtasks.machine import cores
 from lrtasks.suite import backends
 
 if TYPE_CHECKING:
@@ -31,9 +32,10 @@ DRAWN = 3
 """Number of published profiles that are drawn with the model's profile: the nearest ones."""
 
 
-backend_options = options.config_options(
-    "where", "Where the runs execute", *map(backends.backend_class, backends.BACKENDS)
-)
+BACKEND_CLASSES = [backends.backend_class(name) for name in backends.BACKENDS]
+backend_options = options.config_options("where", "Where the runs execute", *BACKEND_CLASSES)
+PROFILE_JOBS = min(2, cores())
+"""Default of ``--jobs`` in ``profile`` on this machine."""
 
 
 @runs.budget_options
@@ -134,7 +136,7 @@ def sweep(
 
 
 @runs.budget_options
-@backend_options
+@options.config_options("where", "Where the runs execute", *BACKEND_CLASSES, jobs=PROFILE_JOBS)
 def profile(
     context: Context,
     where: dict[str, Any],
@@ -159,7 +161,7 @@ def profile(
     """Profile a model: scaled score, solved seeds, generalisation length and cost of each capability group.
 
     The model runs on every instance of the fingerprint, a fixed list of tasks. Validation chooses one of three learning
-    rates. Finished runs are not repeated. On a machine with several cores, the default of --jobs is 2 in this command.
+    rates. Finished runs are not repeated.
     Example: lrtasks profile --model mylayer.py:MyLayer --quick
     """
     if out is not None:
@@ -170,9 +172,8 @@ def profile(
         if out.is_dir():
             raise UsageError(f"cannot write {out}: it is a folder")
     from lrtasks.generators.fingerprint import instances
-    from lrtasks.machine import cores
 
-    where = {**({"jobs": 2} if backend == "local" and cores() > 1 else {}), **where}
+    where = {**({"jobs": PROFILE_JOBS} if backend == "local" else {}), **where}
     budget = {**({"stop_solved": True} if quick else {"lr": RATES}), **budget}
     names = ",".join(instances(quick=True)) if quick and tasks == "fingerprint" else tasks
     seeds = (1 if quick else 3) if seeds is None else seeds
@@ -187,14 +188,15 @@ def profile(
     from lrtasks.files import write_output
     from lrtasks.results import profile as made
     from lrtasks.results import style
-    from lrtasks.results.compare import by_column
     from lrtasks.results.formats import render
     from lrtasks.results.frame import make_frame
+    from lrtasks.results.settings import owned
 
     def show(_: Sequence[str], configs: Sequence[RunConfig], records: Sequence[RunRecord]) -> None:
         on = {run.task_address or run.task.name: run.task for run in configs}
         contents, pages, drawn = [], [], list[made.Profile]()
-        for label, rows in by_column(make_frame([(None, record) for record in records])).items():
+        given = {run.model.name: owned("model.", run.settings) for run in configs}
+        for label, rows in made.runs_by_label(make_frame([(None, record) for record in records]), given).items():
             own = made.make_profile(rows, on, label)
             beside = made.published_profiles(own, others, on)
             pages.append((made.tables(own, beside), made.notes(own, beside)))

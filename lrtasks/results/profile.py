@@ -24,7 +24,7 @@ from lrtasks.generators.fingerprint import FINGERPRINT, SCORED_ON
 from lrtasks.metrics import TEST_SOLVED
 from lrtasks.results.compare import by_column
 from lrtasks.results.formats import TextTable, number
-from lrtasks.results.settings import Settings, key, owned, without_none
+from lrtasks.results.settings import Settings, key, labels, owned, settings_in, without_none
 from lrtasks.results.style import COLOURS, panels, styled, title
 
 if TYPE_CHECKING:
@@ -163,6 +163,24 @@ def make_profile(
             found.setdefault(group, []).append(cell)
     groups = tuple(Group(name, tuple(found.get(name, ())), len(counts[name])) for name in GROUPS if name in counts)
     return Profile(label, str(runs["model"].iloc[0]), groups)
+
+
+def runs_by_label(runs: pd.DataFrame, given: Mapping[str, Settings]) -> dict[str, pd.DataFrame]:
+    """Return the runs of each model by label, which shows the hyper-parameters that the user set.
+
+    Args:
+        runs: rows of :func:`lrtasks.results.frame`.
+        given: hyper-parameters that the user set, by name of the model.
+    """
+    columns = list(by_column(runs).values())
+    models = [settings_in(rows["variant"].iloc[0]) for rows in columns]
+    groups = [models]
+    for model in models:
+        own = settings_in(key({f"model {name}": value for name, value in given.get(model["name"], {}).items()}))
+        # a value that validation selected belongs to the result
+        shown = {name for name in own if model.get(name) != "selected"}
+        groups.append([model, {name: value for name, value in model.items() if name not in shown}])
+    return {label: rows for (label, _), rows in zip(labels(models, groups), columns, strict=True)}
 
 
 def published_profiles(own: Profile, runs: pd.DataFrame, tasks: Mapping[str, Task]) -> list[Profile]:

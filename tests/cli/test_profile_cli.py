@@ -11,6 +11,7 @@ import pytest
 from pretend import Pretend, settings_of
 
 from lrtasks.generators.fingerprint import instances
+from lrtasks.machine import cores
 
 Command = Callable[..., Any]
 SMALL = ("--tasks", "cumsum,shift,word-problem@a5", "--length", 16, "--published", "other")
@@ -45,6 +46,21 @@ def test_quick_is_one_seed_at_one_rate_of_two_instances_per_group(command: Comma
     asked = [job.arguments[job.arguments.index("--task") + 1] for job in pretend.jobs]
     assert sorted(asked) == sorted(instances(quick=True)) and len(asked) == 14
     assert all(settings_of(list(job.arguments)) == {"budget.stop_solved": True} for job in pretend.jobs)
+
+
+def test_the_label_shows_the_hyper_parameters_that_the_user_set(command: Command) -> None:
+    chosen = ("--model", "dlr,gru", "--set", "dlr.d_state=16", "--layers", 1, "--json", "--seeds", 1)
+    profiles = json.loads(command("profile", *chosen, *SMALL, "--lr", "1e-3").out)
+    assert [one["model"] for one in profiles] == ["dlr (d_state=16, layers=1)", "gru (layers=1)"]
+    chosen = ("--model", "hybrid", "--set", "layers=gla:2,attention:1", "--set", 'hyper=["attention.heads=2"]')
+    profiles = json.loads(command("profile", *chosen, *SMALL, "--seeds", 1, "--json").out)
+    assert [one["model"] for one in profiles] == ["hybrid (attention.heads=2, layers=gla:2,attention:1)"]
+    selected = json.loads(command("profile", "--model", "dlr", "--d-state", "8,16", *SMALL, "--json").out)
+    assert [one["model"] for one in selected] == ["dlr"], "validation selected the value"
+
+
+def test_help_shows_the_number_of_parallel_runs(command: Command) -> None:
+    assert f"slurm: 256 (default: {min(2, cores())})" in " ".join(command("profile", "--help").out.split())
 
 
 def test_a_run_that_crashes_leaves_the_rest_of_the_profile(command: Command, pretend: Pretend) -> None:
