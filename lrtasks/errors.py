@@ -153,8 +153,10 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     return "; did you mean " + " or ".join(repr(spelt[name]) for name in close) + "?"
 
 
-def unknown(what: str, word: Any, known: Iterable[str]) -> UsageError:
+def unknown(what: str, word: Any, known: Iterable[str], allowed: str = "") -> UsageError:
     """Return the error for a name that is not in ``known`` or is not a string.
+
+    The message lists all names of ``known``; if they are many, ``allowed`` says in their place where they are listed.
 
     >>> str(unknown("task", "shfit", ["shift", "sort"]))
     "unknown task 'shfit'; did you mean 'shift'? Allowed: shift, sort"
@@ -162,8 +164,11 @@ def unknown(what: str, word: Any, known: Iterable[str]) -> UsageError:
     "unknown model 'layer.py'; for a class in this file write layer.py:NAME. Allowed: dlr"
     >>> str(unknown("task", "shift@paper", ["shift", "sort"]))
     "unknown task 'shift@paper'; write 'shift' alone, and preset 'paper' where it is an option. Allowed: shift, sort"
+    >>> str(unknown("task", "shfit", ["shift", "sort"], "a name that lrtasks list tasks prints"))
+    "unknown task 'shfit'; did you mean 'shift'? Allowed: a name that lrtasks list tasks prints"
     """
     names = sorted(known)
+    allowed = allowed or ", ".join(names) or "(none)"
     name, _, preset = word.partition("@") if isinstance(word, str) else ("", "", "")
     if not isinstance(word, str):
         hint = ""
@@ -173,4 +178,4 @@ def unknown(what: str, word: Any, known: Iterable[str]) -> UsageError:
         hint = f"; write {name!r} alone, and preset {preset!r} where it is an option."
     else:
         hint = suggestion(word, names)
-    return UsageError(f"unknown {what} {word!r}{hint or '.'} Allowed: {', '.join(names) or '(none)'}")
+    return UsageError(f"unknown {what} {word!r}{hint or '.'} Allowed: {allowed}")

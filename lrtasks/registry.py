@@ -50,6 +50,11 @@ class Registry(Generic[T]):
         self.kind, self._base, self._package, self._lists = kind, base, package, lists or {}
         self._classes: dict[str, type[T]] = {}
 
+    @property
+    def allowed(self) -> str:
+        """The end of a message on an unknown name; the names are too many for it."""
+        return f"FILE.py:NAME, or a name that lrtasks list {self.kind}s prints"
+
     @functools.cached_property
     def _built_in(self) -> dict[str, str]:
         """The address ``module:Class`` of each built-in class by name."""
@@ -107,9 +112,9 @@ class Registry(Generic[T]):
         names = [name for word in words for name in self._lists.get(word, [word])]
         for name in names:
             if ":" not in name and split_preset(name)[0] not in known:
-                raise unknown(self.kind, name, [*self._lists, *known])
+                raise unknown(self.kind, name, [*self._lists, *known], ", ".join([*self._lists, self.allowed]))
         if not names:
-            raise UsageError(f"no {self.kind} is chosen; allowed: all, or some of {', '.join(known)}")
+            raise UsageError(f"no {self.kind} is chosen. Allowed: all, {', '.join([*self._lists, self.allowed])}")
         return names
 
     def owns(self, name: str) -> bool:
@@ -172,7 +177,7 @@ class Registry(Generic[T]):
             elif points:
                 self._load(name, points[0])
             else:
-                raise unknown(self.kind, name, self.names())
+                raise unknown(self.kind, name, self.names(), self.allowed)
         return self._classes[name]
 
     def _checked(self, cls: type[T], where: str) -> type[T]:

@@ -59,7 +59,8 @@ def make_cases(
         hyper[next(iter(own))] = hyper.pop("model")
     for model, values in hyper.items():
         if model not in {*models.names(), *own}:
-            raise unknown("model", model, {*models.names(), *own})
+            known = {*models.names(), *own}
+            raise unknown("model", model, known, ", ".join([*own, "a name that lrtasks list models prints"]))
         for name, option in shared_parameters(model_parameter_names(own.get(model, model))).items():
             if name in values:
                 raise UsageError(f"{model}.{name} cannot differ between models; give {option} for all of them")

@@ -91,7 +91,8 @@ def check_registered(name: str, *, preset: str = "small", settings: Mapping[str,
     owner = "task." if is_task else "model."
     given = {key.removeprefix(owner): value for key, value in (settings or {}).items()}
     if not is_task and name not in models.names() and ":" not in name:
-        raise unknown("task or model", name, [*generators.names(), *models.names()])
+        known = [*generators.names(), *models.names()]
+        raise unknown("task or model", name, known, "FILE.py:NAME, or a name that lrtasks list prints")
     from lrtasks.run_config import RunConfig, require_preset
 
     if is_task:

@@ -99,7 +99,8 @@ def describe(
         with redirect_stdout(sys.stderr):
             described["small"] = _size_at_small(name)
     else:
-        raise unknown("task or model", name, [*generators.names(), *models.names(), Budget.name])
+        known = [*generators.names(), *models.names(), Budget.name]
+        raise unknown("task or model", name, known, f"{Budget.name}, FILE.py:NAME, or a name that lrtasks list prints")
     if as_json:
         options.print_json(described)
     else:

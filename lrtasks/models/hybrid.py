@@ -251,7 +251,8 @@ def _target(name: str) -> Any:
     elif name in registry.names():
         target = registry.get(name)
     else:
-        raise unknown("mixer", name, {*registry.names(), *PARTS} - {Hybrid.name})
+        known = {*registry.names(), *PARTS} - {Hybrid.name}
+        raise unknown("mixer", name, known, ", ".join([*PARTS, registry.allowed]))
     if isinstance(target, type) and issubclass(target, Hybrid):
         raise UsageError("a hybrid cannot be a layer of a hybrid; write out its layers")
     return target
