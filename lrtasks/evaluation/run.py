@@ -30,7 +30,7 @@ from lrtasks.evaluation.trackers import Trackers, track_finished, tracker_names
 from lrtasks.files import held, make_folder, refuse_links, remove_empty, remove_partials
 from lrtasks.generators.base import MOST_SAMPLES, MOST_TOKENS, Task, overlap, registry
 from lrtasks.generators.baselines import Baseline
-from lrtasks.models import names as model_names
+from lrtasks.models import registry as model_registry
 from lrtasks.models.base import Backbone, ModelLike, diagnostics, parameter_count, state_bytes
 from lrtasks.models.factory import model_factory
 from lrtasks.record import ANALYSIS, FILE, LOCK, PANEL, RunRecord, finished_record, read_record
@@ -192,9 +192,13 @@ def load_model(
     made = kind.make(**record.task["parameters"])
     address = record.model.get("address")
     named = address or record.model["name"]
-    own = record.model.get("version") is None
-    if model is None and address is None and (own or named not in model_names()):
-        raise UsageError(f"{folder} is a run of the Python object {named}: load_model(folder, model={named}) loads it")
+    if model is None and address is None:
+        if record.model.get("version") is None or named not in model_registry.names():
+            hint = f"load_model(folder, model={named}) loads it"
+            raise UsageError(f"{folder} is a run of the Python object {named}: {hint}")
+        if record.model.get("source") not in (None, own_source(model_registry.get(named))):
+            found = f"{folder} is a run of a Python object with the name of the registered model {named}"
+            raise UsageError(f"{found}; pass its class: load_model(folder, model=CLASS)")
     try:
         factory = model_factory(named if model is None else model, record.model["parameters"])
     except UsageError as error:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pytest
@@ -18,6 +18,7 @@ from parity import check_streaming
 from torch import Tensor, nn
 
 import lrtasks
+from lrtasks.config import parameter
 from lrtasks.errors import UsageError
 from lrtasks.evaluation.run import load_model
 from lrtasks.models.base import state_bytes, streaming
@@ -419,6 +420,20 @@ def test_a_subclass_of_a_registered_model_has_its_own_name(tmp_path: Path) -> No
     assert load_model(folder, model=MyDLR)
     assert model_factory(DLR).name == "dlr"
     assert model_factory(MyDLR, name="mine").name == "mine"
+
+
+@pytest.mark.parametrize("hyper", [{"d_model": 8, "d_state": 4}, {"d_model": 8, "gain": 2.0}])
+def test_a_subclass_with_the_name_of_a_registered_model_is_told_from_it(tmp_path: Path, hyper: dict[str, Any]) -> None:
+    @dataclass(frozen=True)
+    class Namesake(DLR):
+        name: ClassVar[str] = "dlr"
+        gain: float = parameter(1.0, "factor")
+
+    run(Namesake, tmp_path, hyper=hyper)
+    ((folder, _),) = read_records(tmp_path)[0]
+    with pytest.raises(UsageError, match=r"the name of the registered model dlr; pass its class: .* model=CLASS"):
+        load_model(folder)
+    assert load_model(folder, model=Namesake)
 
 
 def test_overwrite_runs_again(tmp_path: Path) -> None:
