@@ -24,7 +24,7 @@ from lrtasks.errors import UsageError, unknown
 from lrtasks.registry import file_digest
 from lrtasks.results.formats import TextTable, number
 from lrtasks.results.frame import OUTCOME
-from lrtasks.results.settings import Settings, bare, distinguishing, labels, owned, settings_in
+from lrtasks.results.settings import Settings, as_given, bare, distinguishing, labels, owned, settings_in
 from lrtasks.results.statistics import bootstrap, holm, paired_t, sign_test, signed_rank
 from lrtasks.results.table import Row, arrange, plain_rows, run_name, versions_note
 
@@ -34,6 +34,8 @@ ENOUGH_TASKS = 6
 """Least number of tasks with unequal scores at which a test over tasks can give a p-value below 0.05."""
 AHEAD = 0.05
 """One side is ahead if the corrected p-value is below this value."""
+NAMED = 3
+"""Largest number of settings that a message on unequal runs names."""
 NO_TASK = "they share no task"
 """End of the message for two models without a common task."""
 
@@ -293,7 +295,7 @@ def _by_match(runs: pd.DataFrame, name: str, by_model: bool) -> Matches:
         other = found.setdefault(match, run)
         if other is not run:
             names = distinguishing([settings_in(entry["variant"]) for entry in (other, run)])
-            differ = f"differ in {', '.join(map(bare, names))}" if names else "have the same settings"
+            differ = f"differ in {_first(list(map(bare, names)))}" if names else "have the same settings"
             two = f"{name} holds two runs of {run_name(run)} on {run['task']}, which {differ}"
             raise UsageError(f"{two}; one run can have one partner only")
     return dict(sorted(found.items(), key=lambda entry: entry[0]))
@@ -302,6 +304,12 @@ def _by_match(runs: pd.DataFrame, name: str, by_model: bool) -> Matches:
 def _names(selected: str | None) -> str:
     """Return the names of selected settings, which are JSON or missing."""
     return ",".join(json.loads(selected or "{}"))
+
+
+def _first(names: Sequence[str]) -> str:
+    """Return the first :data:`NAMED` names and the number of the others."""
+    more = len(names) - NAMED
+    return f"{', '.join(names[:NAMED])} and {more} more" if more > 1 else ", ".join(names)
 
 
 def _nothing_in_common(sides: Sequence[Matches], names: tuple[str, str]) -> str:
@@ -313,14 +321,14 @@ def _nothing_in_common(sides: Sequence[Matches], names: tuple[str, str]) -> str:
         return f"{message}: {NO_TASK}"
     pair = [runs[shared[-1]] for runs in first]
     settings = [
-        {**json.loads(run["setup"]), "seed": run["seed"], "selected": selected or "none"} for run, selected in pair
+        {**json.loads(run["setup"]), "seed": run["seed"], "selected": selected or None} for run, selected in pair
     ]
     words = {"selected": "settings selected on validation"}
     values = [
-        f"{words.get(name) or bare(name)} ({settings[0].get(name)} and {settings[1].get(name)})"
+        f"{words.get(name) or bare(name)} ({' and '.join(as_given(side.get(name)) for side in settings)})"
         for name in distinguishing(settings)
     ]
     if not values:
         return f"{message}: they share no model"
     one, other = (run_name(run) for run, _ in pair)
-    return f"{message}; {one} and {other} on {shared[-1]} differ in {', '.join(values)}"
+    return f"{message}; {one} and {other} on {shared[-1]} differ in {_first(values)}"

@@ -186,7 +186,7 @@ def test_differences_of_unlike_scores_are_not_ranked_together() -> None:
     [
         ({"length": 512}, "length (256 and 512)"),
         ({"budget": {"steps": 5}}, "steps (2000 and 5)"),
-        ({"budget": {"stop_at": 0.5}}, "stop_at (None and 0.5)"),
+        ({"budget": {"stop_at": 0.5}}, "stop_at (none and 0.5)"),
         ({"seed": 7}, "seed (0 and 7)"),
     ],
 )
@@ -199,6 +199,21 @@ def test_partners_share_task_parameters_budget_and_seed(change: dict[str, Any], 
         "no run of one has a partner in other with the same task, parameters, budget and seed; "
         f"dlr seed 0 and dss seed {near.seed} on shift differ in {said}"
     )
+
+
+def test_a_message_names_a_few_of_many_differences() -> None:
+    budget = {"steps": 5, "batch_size": 3, "val_batches": 4, "test_batches": 7, "stop_at": 0.5}
+    with pytest.raises(
+        UsageError, match=r"differ in batch_size \(16 and 3\), seed \(0 and 1\), steps \(.*\) and 3 more$"
+    ):
+        compared([made()], [made(model="dss", seed=1, budget=budget)])
+    budgets = [
+        {"lr": x, "clip": x, "weight_decay": x, "warmup_steps": round(9 * x), "betas": (x, x)} for x in (0.1, 0.2)
+    ]
+    with pytest.raises(
+        UsageError, match="which differ in betas, clip, lr and 2 more; one run can have one partner only"
+    ):
+        compared([made(budget=each) for each in budgets], [made()])
 
 
 @pytest.mark.parametrize("change", [{"version": 2}, {"data": "ab"}])
