@@ -244,19 +244,22 @@ def print_solved(name: str, runs: Sequence[RunConfig], records: Sequence[RunReco
     which the runs solve the task.
     """
     from lrtasks.metrics import scaled_score
+    from lrtasks.results.settings import as_given
 
     bare = name.split(".")[-1]
-    title = "trainable length: largest length" if bare == "length" else f"largest {bare}"
-    print(f"\n{title} with a scaled score of at least {solved:g}:")
     reached: dict[str, dict[Any, bool]] = {run.model.name: {} for run in runs}
     for run, record in zip(runs, records, strict=True):
         score, baseline, own = record.headline(), record.best_baseline(), reached[run.model.name]
         ok = score is not None and baseline is not None and scaled_score(score, baseline[1]) >= solved
         for key, value in run.settings.items():
             if key.split(".")[-1] == bare:  # a run lacks a setting that belongs to another model
+                value = value if type(value) in (int, float) else as_given(value)
                 own[value] = own.get(value, True) and ok
+    numbers = not any(isinstance(value, str) for values in reached.values() for value in values)
+    title = f"largest {bare}" if numbers else f"all values of {bare}"
+    title = "trainable length: largest length" if bare == "length" else title
+    print(f"\n{title} with a scaled score of at least {solved:g}:")
     for model, values in reached.items():
         found = [value for value, ok in values.items() if ok]
-        numbers = found and all(type(value) in (int, float) for value in values)
-        shown = [max(found)] if numbers else found
+        shown = [max(found)] if found and numbers else found
         print(f"  {model}: {', '.join(map(str, shown)) or 'none'}")

@@ -19,7 +19,7 @@ import math
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import UnionType
+from types import NoneType, UnionType
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin
 
 import torch
@@ -344,8 +344,9 @@ def _fitting(what: str, value: Any, entry: inspect.Parameter) -> Any:
 
     Raises:
         UsageError: if ``value`` is not one of the choices; if the default is a flag, ``value`` is not, and the
-            annotation does not allow its type; or if the default is a number or a list, ``value`` is a string, and the
-            annotation does not allow strings; or if the annotation asks for a whole number and ``value`` is a float.
+            annotation does not allow its type; or if the default is a number or a list, or the annotation asks for a
+            number, ``value`` is a string, and the annotation does not allow strings; or if the annotation asks for a
+            whole number and ``value`` is a float.
     """
     hint, default = entry.annotation, entry.default
     options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
@@ -365,7 +366,7 @@ def _fitting(what: str, value: Any, entry: inspect.Parameter) -> Any:
     if isinstance(default, bool):
         if not isinstance(value, bool) and type(value) not in options:
             raise UsageError(f"{what} must be true or false, found {value!r}")
-    elif isinstance(default, int | float) and isinstance(value, str):
+    elif isinstance(value, str) and (isinstance(default, int | float) or {*options} <= {int, float, NoneType}):
         raise UsageError(f"{what} must be a number, or null for none, found {value!r}")
     return value
 

@@ -8,6 +8,7 @@ runs (:class:`SingleRun`), each with ``settings`` of its own.
 from __future__ import annotations
 
 import itertools
+import json
 import tomllib
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -210,13 +211,26 @@ def split_grid(settings: Mapping[str, Any]) -> tuple[dict[str, list[Any]], dict[
 
     >>> split_grid({"layers": "gla:2,attention:1"})
     ({}, {'layers': 'gla:2,attention:1'})
+
+    The values of a list are in brackets:
+
+    >>> split_grid({"sizes": "[3,5],[7]"})
+    ({'sizes': [[3, 5], [7]]}, {})
     """
     grid = {
-        name: [parse_assignment(f"{name}={part}")[1] for part in value.split(",")]
+        name: _values(name, value)
         for name, value in settings.items()
         if isinstance(value, str) and "," in value and ":" not in value and split_setting(name)[1] not in LISTS
     }
     return grid, {name: value for name, value in settings.items() if name not in grid}
+
+
+def _values(name: str, text: str) -> list[Any]:
+    """Return the values of a setting that a text separates with commas."""
+    try:
+        return list(json.loads(f"[{text}]"))
+    except ValueError:
+        return [parse_assignment(f"{name}={part}")[1] for part in text.split(",")]
 
 
 def require_comparable(runs: Sequence[RunConfig], may_differ: Collection[str] = ()) -> None:

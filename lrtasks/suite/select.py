@@ -80,7 +80,9 @@ def run_selected(
     for runs in groups.values():
         tried = [run for run in runs if run.digest in records]
         best = max(tried, key=lambda run: _rank(records[run.digest]))
-        values = {name: sorted({_values(run, bare)[name] for run in tried}, key=str) for name in bare}
+        found = [_values(run, bare) for run in tried]
+        # a value may be a list
+        values = {name: sorted({repr(each[name]): each[name] for each in found}.values(), key=str) for name in bare}
         for run in tried:
             _note(records[run.digest], run, out, values, chosen=run is best)
         same = [run for run in runs if _values(run, bare) == _values(best, bare)]

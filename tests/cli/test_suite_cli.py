@@ -140,9 +140,18 @@ def test_a_profile_takes_one_size_of_a_task(command: Command, pretend: Pretend, 
 def test_a_sweep_over_words_lists_those_that_are_solved(command: Command, pretend: Pretend) -> None:
     said = command("sweep", "--task", "shift", "--models", "dlr", "--kernel", "real,prod")
     assert (said.code, len(pretend.jobs)) == (0, 2)
-    assert "\nlargest kernel with a scaled score of at least 0.95:\n  dlr: real, prod\n" in said.out
+    assert "\nall values of kernel with a scaled score of at least 0.95:\n  dlr: real, prod\n" in said.out
     said = command("sweep", "--task", "shift", "--models", "dlr", "--glu", "true,false")
-    assert "\nlargest glu with a scaled score of at least 0.95:\n  dlr: True, False\n" in said.out
+    assert "\nall values of glu with a scaled score of at least 0.95:\n  dlr: true, false\n" in said.out
+
+
+def test_lists_are_values_of_a_grid(command: Command, pretend: Pretend) -> None:
+    said = command("sweep", "--task", "chomsky", "--models", "dlr", "--lengths", "[1,8],[1,16]", "--glu", "true,false")
+    assert (said.code, len(pretend.jobs)) == (0, 4)
+    assert "all values of lengths with a scaled score of at least 0.95:\n  dlr: [1, 8], [1, 16]\n" in said.out
+    options = ("--set", "ranks=[4,4,4,4],[8,4,4,4]", "--select", "val", "--seeds", 2)
+    said = command("suite", "--tasks", "shift", "--models", "rwkv7", *options, "--out", "selected")
+    assert said.code == 0 and "0.970 (2/2, ranks [4, 4, 4, 4])" in said.out
 
 
 @pytest.mark.parametrize("words", [("--out", "file"), ("--out", "file/runs"), ("--out", "file/runs", "--dry-run")])

@@ -216,8 +216,10 @@ class Flagged(nn.Module):
         limit: float = math.inf,
         sizes: str | Sequence[int] = (3,),
         start: Literal["zeros"] | Tensor = "zeros",
+        cut: int | None = None,
     ) -> None:
         super().__init__()
+        self.cut = cut
         self.given = causal_conv, window, kind, bits, dilations, gated, limit, sizes, start
 
     def forward(self, x: Tensor) -> Tensor:
@@ -230,6 +232,7 @@ class Flagged(nn.Module):
         ("causal_conv", "off", "Flagged: causal_conv must be true or false, found 'off'"),
         ("causal_conv", 0, "Flagged: causal_conv must be true or false, found 0"),
         ("window", "none", "Flagged: window must be a number, or null for none, found 'none'"),
+        ("cut", "none", "Flagged: cut must be a number, or null for none, found 'none'"),
         ("window", 2.5, "Flagged: window must be a whole number, found 2.5"),
         ("bits", 12, "Flagged: bits must be one of '8', '16' or none, found 12"),
         ("bits", "eight", "Flagged: bits must be one of '8', '16' or none, found 'eight'"),
@@ -239,6 +242,8 @@ class Flagged(nn.Module):
 def test_arguments_of_a_wrong_kind_are_refused(name: str, value: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         built(Flagged, **{name: value})
+    allowed: Any = built(Flagged, cut=None)
+    assert allowed.blocks[0].mixer.mixer.cut is None
     others = {"causal_conv": False, "gated": None, "sizes": "3,5", "start": 0.5}
     found: Any = built(Flagged, layers=1, window=None, kind="word", bits=8, dilations=[4], **others)
     assert found.blocks[0].mixer.mixer.given == (False, None, "word", "8", [4], None, math.inf, "3,5", 0.5)

@@ -26,4 +26,4 @@ def test_values_that_are_not_numbers_are_all_named(capsys: pytest.CaptureFixture
     records = [made(model="dlr", score=score, floor=0.5) for score in (0.99, 0.98, 0.6)]
     print_solved("model.kernel", runs, records, 0.95)
     title, reached = capsys.readouterr().out.splitlines()[-2:]
-    assert title.startswith("largest kernel ") and reached == "  dlr: real, prod"
+    assert title.startswith("all values of kernel ") and reached == "  dlr: real, prod"
