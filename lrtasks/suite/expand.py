@@ -197,7 +197,9 @@ def make_suite(content: Mapping[str, Any], settings: Mapping[str, Any], *, optio
         try:
             suite.runs.append(_single(dict(single), whole.preset, shared, settings))
         except UsageError as error:
-            raise UsageError(f"run {number}: {error}") from None
+            several = [name for name in grid if f"found {override(shared, settings)[name]!r}" in str(error)]
+            hint = f"; a single run takes one value of {several[0]}, in its own settings" if several else ""
+            raise UsageError(f"run {number}: {error}{hint}") from None
     return Suite(suite.runs, suite.skipped, whole.time_limit, whole.unequal_budgets, tuple(grid))
 
 

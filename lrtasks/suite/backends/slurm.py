@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from lrtasks.config import parameter, parse_assignment
-from lrtasks.errors import UsageError, first_line
+from lrtasks.errors import UsageError, first_line, unknown
 from lrtasks.suite.backends import Backend, Event, Failure, Job
 from lrtasks.suite.backends.remote import Remote, Report, run_there
 
@@ -26,6 +26,8 @@ PAUSED = ("SUSPENDED", "RESIZING")
 """States of a job that goes on later; submitit counts a job in such a state as ended."""
 UNKNOWN = "UNKNOWN"
 """State of a job that Slurm's accounting does not list."""
+CLUSTERS = ("slurm", "local")
+"""Values of the parameter ``cluster``."""
 GENERIC = ("name", "timeout_min", "mem_gb", "nodes", "cpus_per_task", "gpus_per_node", "tasks_per_node")
 """Parameters for which submitit has its own names; all others are options of ``sbatch``."""
 
@@ -78,12 +80,14 @@ def _executor(jobs: Sequence[Job], parameters: dict[str, Any]) -> Any:
     minutes = math.ceil(max(limits) / 60) + EXTRA_MINUTES if len(limits) == len(jobs) else None
     given = {"name": "lrtasks", "timeout_min": minutes, **parameters}
     cluster = given.pop("cluster", "slurm")
+    if cluster not in CLUSTERS:
+        raise unknown("cluster", cluster, CLUSTERS)
+    if given["timeout_min"] is None or "time" in given:
+        raise UsageError("Slurm needs a time limit: give --slurm timeout_min=MINUTES, or --time-limit SECONDS")
     try:
         executor = submitit.AutoExecutor(jobs[0].folder.parents[1] / "slurm", cluster=cluster)
     except RuntimeError:
         raise UsageError("there is no srun on this machine; submit Slurm jobs from a machine that has it") from None
-    if given["timeout_min"] is None or "time" in given:
-        raise UsageError("Slurm needs a time limit: give --slurm timeout_min=MINUTES, or --time-limit SECONDS")
     named = {name if name in GENERIC else f"slurm_{name}": value for name, value in given.items()}
     try:
         executor.update_parameters(**named)
