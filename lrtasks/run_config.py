@@ -171,9 +171,9 @@ class RunConfig:
         """Return the command that repeats the run; for a Python model, the call with the model's name as argument."""
         if self.model.address is not None:
             return shlex.join(self.command())
-        settings = {f"settings={dict(self.settings)!r}"} if self.settings else set()
-        data = {f"data={self.data!r}"} if self.data else set()
-        listed = ", ".join([f"preset={self.preset!r}", f"seed={self.seed}", *settings, *data])
+        data = [f"data={self.data!r}"] if self.data else []
+        settings = [f"**{dict(self.settings)!r}"] if self.settings else []  # the names have dots
+        listed = ", ".join([f"preset={self.preset!r}", f"seed={self.seed}", *data, *settings])
         return f"lrtasks.evaluate({self.model.name}, {self.task_address or self.task!r}, {listed})"
 
     def build(self) -> nn.Module:

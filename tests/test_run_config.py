@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from torch import nn
+from torch import Tensor, nn
 
 import lrtasks
 from lrtasks import generators, models
@@ -39,6 +39,9 @@ class Mixer(nn.Module):
     def __init__(self, d_model: int, window: int = 2) -> None:
         super().__init__()
         self.out = nn.Linear(d_model, d_model)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(x)
 
 
 class Lengthy(Mixer):
@@ -184,10 +187,12 @@ def test_the_command_makes_the_same_run(tmp_path: Path, task: Any) -> None:
     assert config.folder(tmp_path).parent == tmp_path / "word-problem"
 
 
-def test_the_command_of_a_python_model_is_a_call() -> None:
-    command = RunConfig.make("shift", Mixer, seed=3, settings={"window": 3}).command_text()
-    assert command.startswith("lrtasks.evaluate(Mixer, 'shift', ")
-    assert "seed=3" in command and "'model.window': 3" in command
+def test_the_command_of_a_python_model_is_a_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = {"window": 3, "length": 16, "betas": [0.5, 0.5], "steps": 2, "test_batches": 1, "batch_size": 2}
+    config = RunConfig.make("shift", Mixer, seed=3, settings=settings)
+    assert config.command_text().startswith("lrtasks.evaluate(Mixer, 'shift', ")
+    assert eval(config.command_text(), {"lrtasks": lrtasks, "Mixer": Mixer}).digest == config.digest
 
 
 def test_a_task_that_is_made_takes_no_parameters() -> None:

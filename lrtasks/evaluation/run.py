@@ -194,8 +194,8 @@ def load_model(
     named = address or record.model["name"]
     if model is None and address is None:
         if record.model.get("version") is None or named not in model_registry.names():
-            hint = f"load_model(folder, model={named}) loads it"
-            raise UsageError(f"{folder} is a run of the Python object {named}: {hint}")
+            found = f"{folder} is a run of the Python object {named}"
+            raise UsageError(f"{found}; pass it: load_model(folder, model=OBJECT)")
         if record.model.get("source") not in (None, own_source(model_registry.get(named))):
             found = f"{folder} is a run of a Python object with the name of the registered model {named}"
             raise UsageError(f"{found}; pass its class: load_model(folder, model=CLASS)")

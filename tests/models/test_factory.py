@@ -407,7 +407,7 @@ def test_a_finished_run_loads_its_weights_into_the_module(tmp_path: Path) -> Non
 def test_a_run_of_a_class_that_is_named_as_a_registered_model_is_no_run_of_that(tmp_path: Path) -> None:
     run(Mixer, tmp_path, name="dlr")
     ((folder, _),) = read_records(tmp_path)[0]
-    with pytest.raises(UsageError, match="is a run of the Python object dlr: load_model"):
+    with pytest.raises(UsageError, match="is a run of the Python object dlr; pass it: load_model"):
         load_model(folder)
     assert len(load_model(folder, model=Mixer).blocks) == 2  # type: ignore[arg-type]
 
@@ -420,7 +420,7 @@ class MyDLR(DLR):
 def test_a_subclass_of_a_registered_model_has_its_own_name(tmp_path: Path) -> None:
     assert run(MyDLR, tmp_path, hyper={"d_model": 8, "d_state": 4}).model["name"] == "MyDLR"
     ((folder, _),) = read_records(tmp_path)[0]
-    with pytest.raises(UsageError, match="is a run of the Python object MyDLR: load_model"):
+    with pytest.raises(UsageError, match="is a run of the Python object MyDLR; pass it: load_model"):
         load_model(folder)
     assert load_model(folder, model=MyDLR)
     assert model_factory(DLR).name == "dlr"
