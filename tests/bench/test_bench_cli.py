@@ -52,6 +52,26 @@ def test_a_model_that_cannot_be_is_recorded_and_not_tried_again(command: Command
     assert "hyena at 16: no training nor inference nor sizes: hyena is a causal model" in again.out
 
 
+WRONG = """
+from torch import nn
+
+class Wrong(nn.Linear):
+    def __init__(self, d_model):
+        super().__init__(d_model, d_model)
+
+    def forward(self, x):
+        return super().forward(x), None
+"""
+
+
+@pytest.mark.e2e
+def test_a_layer_that_can_be_built_but_not_timed_was_not_measured(command: Command) -> None:
+    Path("wrong.py").write_text(WRONG)
+    said = command(*SMALL, "--length", "16", "--models", "wrong.py:Wrong")
+    assert said.code == 1
+    assert "Wrong at 16: no training nor inference: Wrong.forward returned a tuple" in said.out
+
+
 @pytest.mark.e2e
 def test_a_killed_bench_goes_on(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "lrtasks", *SMALL, "--length", "16,32", "--json"]
