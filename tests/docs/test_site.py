@@ -60,6 +60,11 @@ def pages(site: Path) -> Iterator[tuple[Path, Addresses]]:
             yield page, Addresses(page)
 
 
+def test_one_process_makes_all_tests_of_the_site(request: pytest.FixtureRequest) -> None:
+    """``--dist loadgroup`` finds the group of a test in its id."""
+    assert request.node.nodeid.endswith("@site") == getattr(request.config.option, "loadgroup", False)
+
+
 def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
     found = {(page.name, address) for page, seen in pages(site) for address in seen.loaded}
     assert found
