@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from quick_runs import run
+from quick_runs import OWN_LENGTHS, run
 from torch import Tensor, nn
 from toys import Net
 
@@ -27,7 +27,7 @@ SMALL = {"d_model": 8, "d_state": 4}
 
 
 def test_a_model_is_scored_at_the_tasks_own_lengths(tmp_path: Path) -> None:
-    record = run("dlr", tmp_path, TASK, hyper=SMALL)
+    record = run("dlr", tmp_path, TASK, hyper=SMALL, budget=OWN_LENGTHS)
     assert {"2x", "4x", "8x"} <= set(record.scores)
     for name in ("test", "2x", "4x", "8x"):
         floor = record.floor(name)
@@ -79,7 +79,7 @@ class Fixed(Net):
 
 
 def test_a_model_that_cannot_run_at_a_length_says_so(tmp_path: Path) -> None:
-    record = run(Fixed, tmp_path, TASK)
+    record = run(Fixed, tmp_path, TASK, budget=OWN_LENGTHS)
     assert record.status == "done"
     assert record.scores["2x"] == {} and record.scaled["2x"] is None
     line = r"test 2x: not possible: RuntimeError: made for 16 positions \(line \d+ of test_further_tests\.py\)"

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from quick_runs import TASK, folders, outcome, run
+from quick_runs import OWN_LENGTHS, TASK, folders, outcome, run
 from torch import Tensor, nn
 from toys import BUDGET, Labels, Net, Segments, droppy, plain
 
@@ -89,7 +89,7 @@ def test_segmentation(tmp_path: Path) -> None:
 
 
 def test_the_same_run_has_the_same_outcome_whoever_makes_the_batches(tmp_path: Path) -> None:
-    one, other = (run(droppy, tmp_path / str(workers), workers=workers) for workers in (0, 2))
+    one, other = (run(droppy, tmp_path / str(workers), workers=workers, budget=OWN_LENGTHS) for workers in (0, 2))
     assert outcome(one) == outcome(other)
 
 
@@ -139,7 +139,7 @@ def test_held_out_streams_are_the_same_for_every_seed(tmp_path: Path, monkeypatc
             return real(model, batch, masked)
 
         monkeypatch.setattr(loop, "forward", spy)
-        run(plain, tmp_path, seed=seed, budget={"steps": 4})
+        run(plain, tmp_path, seed=seed, budget={"steps": 4, **OWN_LENGTHS})
     # four training batches, two of validation, three of test, one of each further test, three passes of one batch
     # that show whether the model is causal
     alike = [torch.equal(one, other) for one, other in zip(seen[0], seen[1], strict=True)]
@@ -187,11 +187,11 @@ def test_warnings_of_the_model_are_notes_of_the_record(tmp_path: Path) -> None:
 
 
 def test_what_a_model_says_in_training_is_a_note_of_every_seed(tmp_path: Path) -> None:
-    hyper = {"d_model": 8, "window": 4, "codebook": 4096}
+    hyper = {"d_model": 8, "window": 4, "codebook": 256}
     for seed in (0, 1):
         with pytest.warns(UserWarning, match="codes will stay empty"):
             record = run("longvq", tmp_path, hyper=hyper, seed=seed)
-        assert [note for note in record.notes if "codebook of 4096 codes is larger" in note] == record.notes
+        assert [note for note in record.notes if "codebook of 256 codes is larger" in note] == record.notes
         assert len(record.notes) == 1
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from quick_runs import TASK, folders, run
+from quick_runs import OWN_LENGTHS, TASK, folders, run
 from torch import Tensor, nn
 from toys import Labels, Net, Reporting, plain
 
@@ -134,7 +134,7 @@ def test_evaluation_mode_is_left_again(tmp_path: Path) -> None:
             modes.append(self.training)
             return super().forward(x)
 
-    run(Watching(TASK.input, TASK.target), tmp_path, budget={"steps": 8})
+    run(Watching(TASK.input, TASK.target), tmp_path, budget={"steps": 8, **OWN_LENGTHS})
     # two evaluations of two batches each, then the test's three batches and one batch of each further test, and three
     # passes of one batch that show whether the model is causal
     assert modes == [True] * 4 + [False] * 2 + [True] * 4 + [False] * 2 + [False] * (3 + len(TASK.tests()) + 3)

@@ -29,7 +29,7 @@ from lrtasks.registry import load_object
 from lrtasks.spec import Spec
 
 TASK = lrtasks.make("shift", length=16, shifts=2)
-BUDGET = {"steps": 4, "batch_size": 2, "eval_every": 2, "val_batches": 1, "test_batches": 1}
+BUDGET = {"steps": 4, "batch_size": 2, "eval_every": 2, "val_batches": 1, "test_batches": 1, "test_lengths": ()}
 
 
 def three(input: Spec, target: Spec) -> int:  # noqa: ARG001
