@@ -10,16 +10,16 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest import mock
 
 import hypothesis
-import numpy as np
 import pytest
-import torch
-from pretend import Pretend
 
-from lrtasks.suite import backends
+if TYPE_CHECKING:
+    from pretend import Pretend
+
+# torch is imported where it is needed: with pytest-xdist, the first process imports this file before it starts others
 
 DATA = Path(__file__).parent / "data"
 
@@ -31,6 +31,8 @@ hypothesis.settings.load_profile("same")
 gc.disable()  # collection makes a million objects that stay; see pytest_collection_finish
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # one process per core: more threads would wait for each other
+    import torch
+
     torch.set_num_threads(1)
 
 
@@ -56,6 +58,9 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     """Seed all generators, so that a test draws the same numbers regardless of the tests that ran before."""
+    import numpy as np
+    import torch
+
     random.seed(0)
     np.random.seed(0)
     torch.manual_seed(0)
@@ -78,6 +83,10 @@ def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def pretend(monkeypatch: pytest.MonkeyPatch) -> Pretend:
     """Make all commands of a test use one :class:`Pretend` backend, and return it."""
+    from pretend import Pretend
+
+    from lrtasks.suite import backends
+
     backend = Pretend()
     monkeypatch.setattr(backends, "make_backend", lambda *_, **__: backend)
     return backend
