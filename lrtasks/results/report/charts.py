@@ -38,6 +38,7 @@ def vega() -> str:
     return str(vl_convert.javascript_bundle(vl_version=version))  # type: ignore[call-arg]
 
 
+@functools.cache
 def specifications() -> dict[str, dict[str, Any]]:
     """Return Vega-Lite specifications by kind of chart; they read the data sets ``values`` and ``floor``."""
     scores = _lines("step", "score", "mean(y):Q")
