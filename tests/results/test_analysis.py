@@ -37,6 +37,12 @@ def trained(out: Path, model: str, task: str, parameters: dict[str, Any], **hype
     return next(out.rglob("record.json")).parent
 
 
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let ``analyze`` write no figures, which take most of its time; it still returns their paths."""
+    monkeypatch.setattr(style, "save", lambda _, path, **__: path)
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return trained(tmp_path_factory.mktemp("runs"), "dlr", "shift", {"length": 32}, d_state=8, d_model=8)
@@ -214,6 +220,7 @@ def test_long_diagnostics_are_told_by_their_shape() -> None:
     ]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_diagnostics_of_a_run_are_drawn(tmp_path: Path) -> None:
     run = trained(tmp_path, "longvq", "shift", {"length": 32}, d_model=8, d_state=2, layers=2, codebook=4, window=8)
     record, written = analysis.analyze(run, tmp_path / "analysis")
@@ -234,6 +241,7 @@ def test_weights_of_another_model_are_refused(run: Path, tmp_path: Path) -> None
         analysis.analyze(tmp_path, tmp_path / "analysis")
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_an_own_model_with_the_name_of_a_registered_one_has_no_portraits(tmp_path: Path) -> None:
     record = made(model="seqboat", source="00", curve=[{"step": 1, "loss": 1.0, "r2": 0.0}])
     record.write(tmp_path)
@@ -242,6 +250,7 @@ def test_an_own_model_with_the_name_of_a_registered_one_has_no_portraits(tmp_pat
     assert [path.name for path in written] == ["curve.png"]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_an_own_task_with_the_name_of_a_registered_one_is_not_taken_for_it(tmp_path: Path) -> None:
     class BothDirections(Reverse):
         causal = False
@@ -257,6 +266,7 @@ def test_an_own_task_with_the_name_of_a_registered_one_is_not_taken_for_it(tmp_p
     assert not lrtasks.load_model(run, task=BothDirections).causal
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_portraits_of_a_model_of_an_installed_package_are_drawn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -273,6 +283,7 @@ def test_portraits_of_a_model_of_an_installed_package_are_drawn(
     assert "blocks-0-mixer-map.png" in {path.name for path in written}
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("where", ["task.name", "model.name", "task.address", "model.address", "layers"])
 def test_a_record_does_not_choose_code_that_analyze_runs(run: Path, tmp_path: Path, where: str) -> None:
     theirs, own = tmp_path / "theirs", tmp_path / "own.py"

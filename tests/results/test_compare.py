@@ -425,6 +425,10 @@ def test_mistakes(folders: Callable[..., Any], words: tuple[str, ...], message: 
 
 
 def test_many_runs_without_a_partner_are_refused_at_once() -> None:
-    a, b = ([made(model=model, seed=first + seed) for seed in range(2000)] for model, first in (("a", 0), ("b", 2000)))
+    one, other = made(model="a"), made(model="b")
+    a, b = (
+        [dataclasses.replace(one, seed=seed) for seed in range(2000)],
+        [dataclasses.replace(other, seed=seed) for seed in range(2000, 4000)],
+    )
     with pytest.raises(UsageError, match=r"a seed 0 and b seed 2000 on shift differ in seed \(0 and 2000\)"):
         compared(a, b)
