@@ -117,3 +117,9 @@ def test_without_a_folder_for_the_cache_it_compiles_all_the_same(monkeypatch: py
 def test_tables_are_made_when_the_first_image_is() -> None:
     code = "import sys; from lrtasks.generators import make; make('pathfinder').key(0, 'val')"
     assert run(f"{code}; print([name for name in ('numba', 'PIL', 'scipy') if name in sys.modules])")[0] == "[]"
+
+
+def test_an_inner_function_is_called_by_compiled_functions_and_has_no_entry_for_python() -> None:
+    inner = compiling.compiled(lambda number: number + 1, inner=True)
+    assert compiling.compiled(lambda number: 2 * inner(number))(2) == 6
+    assert inner.targetoptions["no_cpython_wrapper"]
