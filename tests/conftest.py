@@ -36,19 +36,6 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # one process per core: more threads wo
     torch.set_num_threads(1)
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With ``--dist loadgroup``, end the id of each test with its group, so that one process runs the whole group.
-
-    pytest-xdist 3.8 does this itself, but pytest 9.2 does not read the attribute that it sets.
-    """
-    if getattr(config.option, "loadgroup", False):
-        for item in items:
-            for mark in item.iter_markers("xdist_group"):
-                if not item.nodeid.endswith(f"@{mark.args[0]}"):
-                    item._id = item._id.parse(f"{item.nodeid}@{mark.args[0]}")
-
-
 def pytest_collection_finish() -> None:
     """Leave all modules and tests out of garbage collection, which would visit them again and again."""
     gc.freeze()
