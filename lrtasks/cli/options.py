@@ -178,8 +178,9 @@ def parse_settings(
 
 def add_once(settings: dict[str, Any], name: str, value: Any, owner: str = "") -> None:
     """Add a setting; raise :class:`UsageError` if it has another value already."""
-    if settings.setdefault(name, value) != value:
+    if name in settings and settings[name] != value:
         raise UsageError(f"{owner}{name} is given twice: {settings[name]!r} and {value!r}")
+    settings.setdefault(name, value)
 
 
 def given_settings(

@@ -17,7 +17,7 @@ import inspect
 import json
 import math
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin
@@ -344,9 +344,9 @@ def _fitting(what: str, value: Any, entry: inspect.Parameter) -> Any:
 
     Raises:
         UsageError: if ``value`` is not one of the choices; if the default is a flag, ``value`` is not, and the
-            annotation does not allow its type; or if the default is a number or a list, or the annotation asks for a
-            number, ``value`` is a string, and the annotation does not allow strings; or if the annotation asks for a
-            whole number and ``value`` is a float.
+            annotation does not allow its type; if the default is a number or a list, ``value`` is a string, and the
+            annotation does not allow strings; or if the annotation asks for a list, a number or a whole number, and
+            ``value`` is none.
     """
     hint, default = entry.annotation, entry.default
     options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
@@ -357,7 +357,10 @@ def _fitting(what: str, value: Any, entry: inspect.Parameter) -> Any:
             raise UsageError(f"{what} must be {type_phrase(hint)}, found {value!r}") from None
         except TypeError:  # a type that parameters of this package cannot have
             return value
-    if isinstance(default, list | tuple) and isinstance(value, str) and not {str, Any} & {*options}:
+    kinds = {get_origin(option) or option for option in options if option is not NoneType}
+    lists = kinds <= {list, tuple, Sequence}
+    no_list = not isinstance(value, list | tuple | None) if lists else isinstance(value, str) and not {str, Any} & kinds
+    if isinstance(default, list | tuple) and no_list:
         raise UsageError(f"{what} must be a list such as {json.dumps(default, default=str)}, found {value!r}")
     if int in options and float not in options and isinstance(value, float):
         raise UsageError(f"{what} must be a whole number, found {value!r}")
@@ -366,7 +369,9 @@ def _fitting(what: str, value: Any, entry: inspect.Parameter) -> Any:
     if isinstance(default, bool):
         if not isinstance(value, bool) and type(value) not in options:
             raise UsageError(f"{what} must be true or false, found {value!r}")
-    elif isinstance(value, str) and (isinstance(default, int | float) or {*options} <= {int, float, NoneType}):
+        return value
+    no_number = isinstance(value, str | bool) if kinds <= {int, float} else isinstance(value, str)
+    if no_number and (isinstance(default, int | float) or kinds <= {int, float}):
         raise UsageError(f"{what} must be a number, or null for none, found {value!r}")
     return value
 

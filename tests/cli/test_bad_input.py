@@ -19,6 +19,8 @@ SWEEP = ("sweep", "--models", "dlr", "--task", "shift")
 MISTAKES = {
     # lengths
     (*EVAL, "--length", "0"): "shift: length must be at least 2 and at most 16,777,216, found 0",
+    (*EVAL, "--lr", "NaN"): "budget: lr must be a number, found nan",
+    (*EVAL, "--set", "dropout=NaN"): "dlr: dropout must be a number, found nan",
     (*EVAL, "--set", "length=2.5"): "shift: length must be a whole number, found 2.5",
     (*EVAL, "--length", "many"): "shift: length must be a whole number, found 'many'",
     (*EVAL, "--length"): "option --length needs a value: --length VALUE",

@@ -233,6 +233,8 @@ class Flagged(nn.Module):
         ("causal_conv", 0, "Flagged: causal_conv must be true or false, found 0"),
         ("window", "none", "Flagged: window must be a number, or null for none, found 'none'"),
         ("cut", "none", "Flagged: cut must be a number, or null for none, found 'none'"),
+        ("cut", True, "Flagged: cut must be a number, or null for none, found True"),
+        ("dilations", 3, r"Flagged: dilations must be a list such as \[1, 2\], found 3"),
         ("window", 2.5, "Flagged: window must be a whole number, found 2.5"),
         ("bits", 12, "Flagged: bits must be one of '8', '16' or none, found 12"),
         ("bits", "eight", "Flagged: bits must be one of '8', '16' or none, found 'eight'"),
