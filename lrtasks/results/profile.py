@@ -234,7 +234,9 @@ def notes(own: Profile, others: Sequence[Profile]) -> list[str]:
         return [*said, f"{own.label} has no score on any instance"]
     if not others:
         return [*said, "no published model has run on these instances"]
-    said.append("distance: root mean square difference on shared instances; (n): only n instances of a group have a score")
+    said.append(
+        "distance: root mean square difference on shared instances; (n): only n instances of a group have a score"
+    )
     near = nearest(own, others)
     if near is None:
         said.append(f"no published model shares {ENOUGH_SHARED} instances with {own.label}: none is named as nearest")
