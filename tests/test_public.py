@@ -91,7 +91,7 @@ def test_a_budget_is_taken_whole(tmp_path: Path) -> None:
 def test_a_python_object_is_passed_again_to_load_its_weights(tmp_path: Path) -> None:
     run(Layer, tmp_path, "shift", length=8, shifts=2, window=3)
     (folder,) = (file.parent for file in tmp_path.rglob("record.json"))
-    with pytest.raises(lrtasks.UsageError, match=r"load_model\(folder, model=Layer\)"):
+    with pytest.raises(lrtasks.UsageError, match=r"Python object Layer; pass it: load_model\(folder, model=OBJECT\)"):
         lrtasks.load_model(folder)
     trained, fresh = (lrtasks.load_model(folder, model=Layer, trained=trained) for trained in (True, False))
     x = torch.ones(1, 8, 3)
