@@ -346,7 +346,7 @@ def _fitting(what: str, value: Any, entry: inspect.Parameter) -> Any:
         UsageError: if ``value`` is not one of the choices; if the default is a flag, ``value`` is not, and the
             annotation does not allow its type; if the default is a number or a list, ``value`` is a string, and the
             annotation does not allow strings; or if the annotation asks for a list, a number or a whole number, and
-            ``value`` is none.
+            ``value`` is something else (``None`` is accepted).
     """
     hint, default = entry.annotation, entry.default
     options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)

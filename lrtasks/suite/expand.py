@@ -8,7 +8,6 @@ runs (:class:`SingleRun`), each with ``settings`` of its own.
 from __future__ import annotations
 
 import itertools
-import json
 import tomllib
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -197,9 +196,7 @@ def make_suite(content: Mapping[str, Any], settings: Mapping[str, Any], *, optio
         try:
             suite.runs.append(_single(dict(single), whole.preset, shared, settings))
         except UsageError as error:
-            several = [name for name in grid if f"found {override(shared, settings)[name]!r}" in str(error)]
-            hint = f"; a single run takes one value of {several[0]}, in its own settings" if several else ""
-            raise UsageError(f"run {number}: {error}{hint}") from None
+            raise UsageError(f"run {number}: {error}") from None
     return Suite(suite.runs, suite.skipped, whole.time_limit, whole.unequal_budgets, tuple(grid))
 
 
@@ -229,10 +226,8 @@ def split_grid(settings: Mapping[str, Any]) -> tuple[dict[str, list[Any]], dict[
 
 def _values(name: str, text: str) -> list[Any]:
     """Return the values of a setting that a text separates with commas."""
-    try:
-        return list(json.loads(f"[{text}]"))
-    except ValueError:
-        return [parse_assignment(f"{name}={part}")[1] for part in text.split(",")]
+    values = parse_assignment(f"{name}=[{text}]")[1]
+    return values if isinstance(values, list) else [parse_assignment(f"{name}={part}")[1] for part in text.split(",")]
 
 
 def require_comparable(runs: Sequence[RunConfig], may_differ: Collection[str] = ()) -> None:

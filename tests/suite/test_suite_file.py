@@ -76,13 +76,6 @@ def test_the_nearer_setting_wins_whichever_of_two_names_its_owner(tmp_path: Path
     assert single.settings == {"task.length": 16, "budget.steps": 6, "budget.lr": 0.2}
 
 
-def test_a_single_run_refuses_the_values_of_a_grid(tmp_path: Path) -> None:
-    text = 'models = "dlr"\ntasks = "shift"\nsettings = { lr = "1e-3,3e-3" }\n[[runs]]\nmodel = "dlr"\ntask = "shift"\n'
-    with pytest.raises(UsageError, match=r"run 1: .* found '1e-3,3e-3'; a single run takes one value of lr"):
-        read(tmp_path, text)
-    assert len(read(tmp_path, text + "settings = { lr = 1e-4 }").runs) == 3
-
-
 def test_defaults_are_everything_once_at_the_small_preset(tmp_path: Path) -> None:
     suite = read(tmp_path, 'models = ["dlr"]')
     assert {run.task.name for run in suite.runs} | {task for _, task, _ in suite.skipped} == set(generators.names())

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 
-from lrtasks.compiling import compiled
+from lrtasks.compiling import compiled, compiled_inner
 from lrtasks.generators.listops import CLOSE, FIRST_OPERATOR, PAD
-
-_inner = functools.partial(compiled, inner=True)
 
 
 @compiled
@@ -112,7 +108,7 @@ def draw(
     return int(size)
 
 
-@_inner
+@compiled_inner
 def _byte(octets: np.ndarray, place: int, span: int, rejected: int) -> tuple[int, int]:
     """Draw a number below ``span`` from the bytes at ``place``; return the next place (-1: no byte left) and number.
 
@@ -128,7 +124,7 @@ def _byte(octets: np.ndarray, place: int, span: int, rejected: int) -> tuple[int
     return -1, 0
 
 
-@_inner
+@compiled_inner
 def _word(words: np.ndarray, place: int, span: int) -> tuple[int, int]:
     """Draw a number as :func:`_byte` does, but from whole words; ``place`` counts bytes."""
     while place < 4 * len(words):
@@ -139,7 +135,7 @@ def _word(words: np.ndarray, place: int, span: int) -> tuple[int, int]:
     return -1, 0
 
 
-@_inner
+@compiled_inner
 def _write(drawn: np.ndarray, open_: np.ndarray, tokens: np.ndarray) -> None:
     """Write the brackets of a tree into ``tokens``, ``(length,)``, which holds a digit at every position.
 
@@ -202,7 +198,7 @@ def evaluate(tokens: np.ndarray, counts: np.ndarray, frames: np.ndarray, found: 
                 frames[depth, 2] = max(frames[depth, 2], height + 1)
 
 
-@_inner
+@compiled_inner
 def _value(kind: int, counts: np.ndarray) -> int:
     """Return the value of an operator; ``counts`` holds the number of arguments with each value 0..9."""
     number, total = 0, 0

@@ -17,15 +17,12 @@ code as long as the file of the outermost function is unchanged, and does not no
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import NamedTuple
 
 import numpy as np
 
-from lrtasks.compiling import compiled
-
-_inner = functools.partial(compiled, inner=True)
+from lrtasks.compiling import compiled, compiled_inner
 
 DEGREES = 360
 MAX_ATTEMPTS = 100_000
@@ -167,7 +164,7 @@ def seeded(words: np.ndarray) -> np.ndarray:
     return state
 
 
-@_inner
+@compiled_inner
 def _bits(state: np.ndarray) -> int:
     """Return the next 31 bits of SFC32, Chris Doty-Humphrey's "small fast counting" generator, in int64 arithmetic."""
     a, b, c = state[0], state[1], state[2]
@@ -185,18 +182,18 @@ def below(state: np.ndarray, limit: int) -> int:
     return ((_bits(state) << 31) | _bits(state)) % limit
 
 
-@_inner
+@compiled_inner
 def _inside(t: Tables, row: int, col: int) -> bool:
     return 0 <= row < t.res and 0 <= col < t.res
 
 
-@_inner
+@compiled_inner
 def _at(t: Tables, row: int, col: int) -> int:
     """Return the position of a pixel in the flat pictures."""
     return (row + t.pad) * t.stride + col + t.pad
 
 
-@_inner
+@compiled_inner
 def _moved(position: int, step: float) -> int:
     return math.ceil(position + step)
 
@@ -217,7 +214,7 @@ def _fits(t: Tables, cover: np.ndarray, at: int, orientation: int) -> bool:
     return True
 
 
-@_inner
+@compiled_inner
 def _paste(t: Tables, picture: np.ndarray, patches: np.ndarray, box: np.ndarray, at: int) -> None:
     """Paste the patch of ``box``, centred at ``at``, into ``picture`` as a pixel-wise maximum."""
     first, cols, source = at + box[0], REGISTER * box[2], box[3]
@@ -229,7 +226,7 @@ def _paste(t: Tables, picture: np.ndarray, patches: np.ndarray, box: np.ndarray,
         source += cols
 
 
-@_inner
+@compiled_inner
 def _copy(t: Tables, target: np.ndarray, source: np.ndarray, box: np.ndarray, at: int) -> None:
     """Copy the pixels of a box centred at ``at`` from one picture to another."""
     first, cols = at + box[0], REGISTER * box[2]
@@ -239,7 +236,7 @@ def _copy(t: Tables, target: np.ndarray, source: np.ndarray, box: np.ndarray, at
         first += t.stride
 
 
-@_inner
+@compiled_inner
 def _merge(t: Tables, canvas: Canvas, dash: np.ndarray) -> None:
     """Paste a dash into both pictures."""
     at, orientation = _at(t, dash[0], dash[1]), dash[2]
@@ -249,7 +246,7 @@ def _merge(t: Tables, canvas: Canvas, dash: np.ndarray) -> None:
     canvas.pending[0] += 1
 
 
-@_inner
+@compiled_inner
 def _settle(t: Tables, canvas: Canvas, keep: bool) -> None:
     """Keep or remove all dashes that were pasted since the last call."""
     for index in range(canvas.pending[0]):
@@ -260,7 +257,7 @@ def _settle(t: Tables, canvas: Canvas, keep: bool) -> None:
     canvas.pending[0] = 0
 
 
-@_inner
+@compiled_inner
 def _extend(
     t: Tables, canvas: Canvas, state: np.ndarray, pivot: np.ndarray, dash: np.ndarray, last: np.ndarray
 ) -> bool:
@@ -291,7 +288,7 @@ def _extend(
     return False
 
 
-@_inner
+@compiled_inner
 def _pivot_of_first(t: Tables, first: np.ndarray, pivot: np.ndarray) -> bool:
     """Set the pivot behind a first dash; return False if the head of the dash or the pivot is outside the image."""
     degree = first[2]
@@ -300,7 +297,7 @@ def _pivot_of_first(t: Tables, first: np.ndarray, pivot: np.ndarray) -> bool:
     return _inside(t, head_row, head_col) and _inside(t, pivot[0], pivot[1])
 
 
-@_inner
+@compiled_inner
 def _start_main(t: Tables, state: np.ndarray, first: np.ndarray, pivot: np.ndarray) -> bool:
     """Draw the first dash of the first path, with its fully covered pixels in the central window; False if it fails."""
     band = max(2 * t.seed_distance, t.padding)
@@ -318,7 +315,7 @@ def _start_main(t: Tables, state: np.ndarray, first: np.ndarray, pivot: np.ndarr
     return False
 
 
-@_inner
+@compiled_inner
 def _start_second(t: Tables, state: np.ndarray, other: np.ndarray, first: np.ndarray, pivot: np.ndarray) -> bool:
     """Draw the first dash of the second path: ``seed_distance`` from ``other``, in any direction and orientation."""
     for _ in range(t.dash_tries):
@@ -330,7 +327,7 @@ def _start_second(t: Tables, state: np.ndarray, other: np.ndarray, first: np.nda
     return False
 
 
-@_inner
+@compiled_inner
 def _main_pair(t: Tables, canvas: Canvas, state: np.ndarray, scene: Scene) -> bool:
     """Grow two main paths in turns. The last dash of the second path is merged, the last of the first path is not."""
     one, other = scene.main[0], scene.main[1]
@@ -348,7 +345,7 @@ def _main_pair(t: Tables, canvas: Canvas, state: np.ndarray, scene: Scene) -> bo
     return True
 
 
-@_inner
+@compiled_inner
 def _is_free(t: Tables, cover: np.ndarray, at: int, degree: int) -> bool:
     """Check that a first dash may start here: all pixels that the dash covers fully are free."""
     offsets = t.solid_at[degree]
@@ -393,7 +390,7 @@ def _has_room(t: Tables, cover: np.ndarray) -> bool:
     return False
 
 
-@_inner
+@compiled_inner
 def _distractor(t: Tables, canvas: Canvas, state: np.ndarray, dashes: np.ndarray, mark: np.ndarray) -> bool:
     """Try once to place one distractor; return False if this fails."""
     pivot, started = canvas.pivots[0], False

@@ -19,9 +19,7 @@ from llvmlite import ir
 from numba import extending, types
 from torch import Tensor
 
-from lrtasks.compiling import announced, compiled
-
-_inner = functools.partial(compiled, inner=True)
+from lrtasks.compiling import announced, compiled, compiled_inner
 
 LARGEST_STATE = 4096
 """Largest number of state values of a batch for which the loops of the GRU are used. For larger states, torch is faster
@@ -169,7 +167,7 @@ def _negative(_typing: Any, x: Any) -> Any:
     return x(x), code
 
 
-@functools.partial(compiled, regroup=True, inner=True)
+@functools.partial(compiled_inner, regroup=True)
 def _add_product(h: np.ndarray, R: np.ndarray, out: np.ndarray) -> None:
     """Add ``h R`` to ``out``, for vectors h and out. Each pass writes ``out`` to memory, so a pass adds four rows."""
     K = R.shape[0]
@@ -206,7 +204,7 @@ def _exp(x: np.float32) -> np.float32:
     return y * exponent.view(np.float32)
 
 
-@_inner
+@compiled_inner
 def _exps(x: np.ndarray) -> None:
     """Replace each number of ``x``, ``(n,)``, by its exponential; in float32 by vector instructions."""
     if x.itemsize == 4:
@@ -217,7 +215,7 @@ def _exps(x: np.ndarray) -> None:
             x[j] = math.exp(x[j])
 
 
-@_inner
+@compiled_inner
 def _log1ps(x: np.ndarray) -> None:
     """Replace each number of ``x``, ``(n,)``, in [0, 1], by log(1 + x); in float32 by vector instructions.
 
@@ -575,7 +573,7 @@ def low_rank_forward(
                     _store(y[n, t, head], first, y_t)
 
 
-@_inner
+@compiled_inner
 def _transpose_tiles(rows: np.ndarray, columns: np.ndarray) -> None:
     """Copy a matrix ``(K, V)`` from ``rows``, ``(V / LANES, K LANES)``, to ``columns``, ``(K / LANES, V LANES)``."""
     for tile in range(rows.shape[0]):
@@ -584,7 +582,7 @@ def _transpose_tiles(rows: np.ndarray, columns: np.ndarray) -> None:
                 columns[i // LANES, (tile * LANES + j) * LANES + i % LANES] = rows[tile, i * LANES + j]
 
 
-@_inner
+@compiled_inner
 def _fetch(x: np.ndarray) -> None:
     """Start to bring the vector ``x`` into the cache."""
     for i in range(0, len(x), LANES):
@@ -698,7 +696,7 @@ def low_rank_backward(
                             _store(d_b[n, t, head], i, of_b)
 
 
-@_inner
+@compiled_inner
 def _powers(z: np.ndarray, table: np.ndarray, power: np.ndarray) -> None:
     """Write z^0, z^1, ... to the rows of ``table``, ``(count, 2 N)``, and replace z by z^count.
 
@@ -720,7 +718,7 @@ def _powers(z: np.ndarray, table: np.ndarray, power: np.ndarray) -> None:
         z[0, n], z[1, n] = power[0, n], power[1, n]
 
 
-@_inner
+@compiled_inner
 def _complex_product(x: np.ndarray, y: np.ndarray, sign: int, out: np.ndarray) -> None:
     """Write ``x y``, or its conjugate if ``sign`` is -1, to ``out``; ``(2 N,)`` each: N real, N imaginary parts."""
     N, zero = len(x) // 2, _lanes(out.dtype.type(0))
