@@ -37,6 +37,7 @@ MISTAKES = {
     (*EVAL, "--precision", "16"): "budget: precision must be one of '32', 'bf16', found 16",
     (*EVAL, "--data", "nowhere"): "nowhere",
     ("describe", "shfit"): "unknown task or model 'shfit'; did you mean 'shift'",
+    ("preview", "strange"): "unknown task 'strange'. Allowed: FILE.py:NAME, or a name that lrtasks list tasks prints",
     ("describe", "strange"): "'strange'. Allowed: budget, FILE.py:NAME, or a name that lrtasks list prints",
     ("eval", "--model", "dlr", "--task", "strange"): "Allowed: fingerprint, FILE.py:NAME, or a name that lrtasks list ",
     ("eval", "--model", "hybrid", "--layers", "dlrr:1", "--task", "shift"): "did you mean 'dlr'? Allowed: attention, ",
