@@ -56,6 +56,12 @@ class Budget(Config):
         False, "stop when the scaled validation score is at least 0.99 at two evaluations in a row"
     )
     stop_at: float | None = parameter(None, "stop when the validation score reaches this; none: never", at_most=1)
+    class_weights: tuple[float, ...] | None = parameter(
+        None,
+        "fixed weights of the classes in the cross-entropy, one per class; none: the weights of the task's loss",
+        above=0,
+        later=True,
+    )
     accumulate: int = parameter(
         1, "number of parts of each batch, computed one after the other to save memory", at_least=1, later=True
     )

@@ -118,10 +118,12 @@ class RunConfig:
         if "steps" in given["budget"] and "warmup_steps" not in given["budget"]:
             # if the user asks for fewer steps than the preset's warm-up, the whole run is warm-up
             fields["warmup_steps"] = min(fields.get("warmup_steps", 0), Budget.make(steps=fields["steps"]).steps)
+        run_budget = Budget.make(**fields)
+        _require_class_weights(task, run_budget)
         return cls(
             task=task,
             model=model_factory(model, {**of_model, **of_both, **given["model"]}, name=name),
-            budget=Budget.make(**fields),
+            budget=run_budget,
             seed=int(seed),
             preset=preset,
             settings={f"{owner}.{key}": value for owner, values in given.items() for key, value in values.items()},
@@ -255,3 +257,13 @@ def require_preset(preset: str, classes: Iterable[type[Any]]) -> None:
     known = {*DEFAULTS, *(name for cls in classes for name in cls.presets if "/" not in name)}
     if not isinstance(preset, str) or preset not in known:
         raise unknown("preset", preset, known)
+
+
+def _require_class_weights(task: Task, budget: Budget) -> None:
+    """Raise :class:`UsageError` unless ``class_weights``, if given, has one weight per class of ``task``."""
+    if budget.class_weights is not None:
+        classes = task.target.width if task.target.kind == "token" else 0
+        if len(budget.class_weights) != classes:
+            found = f"{classes} classes" if classes else "real values and no classes"
+            given = len(budget.class_weights)
+            raise UsageError(f"class_weights needs one weight per class: found {given}, but {task.name} has {found}")

@@ -109,6 +109,8 @@ def test_everything_of_ours_has_both_presets(preset: str) -> None:
             {"settings": {"test_lengths": "64,128,64"}},
             r"test_lengths must be different lengths, found \[64, 128, 64\]",
         ),
+        ("dyck", "dlr", {"settings": {"class_weights": "1,2"}}, "per class: found 2, but dyck has [0-9]+ classes"),
+        ("shift", "dlr", {"settings": {"class_weights": "1,2"}}, "found 2, but shift has real values and no classes"),
         (3, "dlr", {}, "task must be a name or a task"),
         ("shift", 3, {}, "a model must be a name, a class, a function or a module, found int"),
     ],

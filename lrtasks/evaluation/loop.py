@@ -22,7 +22,7 @@ from lrtasks.budget import Budget
 from lrtasks.errors import UsageError, first_line
 from lrtasks.evaluation import checkpoint
 from lrtasks.evaluation.batches import Loaded, Replay, Streams, load
-from lrtasks.evaluation.optimiser import LOSSES, make_optimiser, set_rate
+from lrtasks.evaluation.optimiser import make_loss, make_optimiser, set_rate
 from lrtasks.evaluation.scoring import Scorer
 from lrtasks.generators.base import Task
 from lrtasks.metrics import VAL_SOLVED, scaled_score
@@ -93,7 +93,7 @@ def train(
             run.
     """
     task, budget, seed = config.task, config.budget, config.seed
-    loss_function, masked = LOSSES[task.loss], takes_mask(model)
+    loss_function, masked = make_loss(task.loss, budget, fabric.device), takes_mask(model)
     selects = type(model) is Backbone and task.target.kind == "token" and not task.target.pooled
     if budget.checkpoint_blocks:
         recompute_blocks(model)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -48,11 +49,31 @@ def balanced_cross_entropy(output: Tensor, target: Tensor, whole: Tensor | None 
     return F.cross_entropy(logits, labels, weight=weight, ignore_index=IGNORED, reduction="sum") / classes
 
 
+def weighted_cross_entropy(output: Tensor, target: Tensor, whole: Tensor | None = None, *, weights: Tensor) -> Tensor:
+    """Return the mean cross-entropy over labelled positions, each with the weight of its class.
+
+    ``weights`` has shape ``(classes,)``. The result is the sum of the weighted losses over the sum of the weights; 0 if
+    no position of the batch is labelled.
+    """
+    logits, labels = output.float().flatten(0, 1), target.flatten()
+    counted = labels if whole is None else whole.flatten()
+    total = (weights[counted.clamp_min(0)] * (counted != IGNORED)).sum()
+    loss = F.cross_entropy(logits, labels, weight=weights, ignore_index=IGNORED, reduction="sum")
+    return loss / total.clamp_min(weights.min())
+
+
 LOSSES: dict[str, Loss] = {
     "mse": mse,
     "cross-entropy": cross_entropy,
     "balanced-cross-entropy": balanced_cross_entropy,
 }
+
+
+def make_loss(name: str, budget: Budget, device: torch.device) -> Loss:
+    """Return the loss called ``name``, or the cross-entropy with the fixed class weights of the budget."""
+    if budget.class_weights is None:
+        return LOSSES[name]
+    return partial(weighted_cross_entropy, weights=torch.tensor(budget.class_weights, device=device))
 
 
 def make_optimiser(model: nn.Module, budget: Budget) -> torch.optim.AdamW:

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from lrtasks.evaluation.optimiser import LOSSES
+from lrtasks.budget import Budget
+from lrtasks.evaluation.optimiser import LOSSES, make_loss
 
 RNG = np.random.default_rng(5)
 
@@ -38,6 +39,20 @@ def test_balanced_cross_entropy_weights_by_inverse_counts_of_the_batch() -> None
     found = float(LOSSES["balanced-cross-entropy"](logits, labels))
     assert found == pytest.approx(np.mean(by_class), rel=1e-5)
     assert abs(found + log[labels.numpy() >= 0].mean()) > 1e-2  # the unweighted mean is another number
+
+
+def test_fixed_class_weights_give_a_weighted_mean_also_in_parts() -> None:
+    logits, labels, log = example()
+    weights = (0.5, 2.0, 9.0, 4.0, 1.0)
+    loss = make_loss("balanced-cross-entropy", Budget(class_weights=weights), torch.device("cpu"))
+    of_label = np.array(weights)[np.maximum(labels.numpy(), 0)] * (labels.numpy() >= 0)
+    expected = -(of_label * log).sum() / of_label.sum()
+    assert float(loss(logits, labels)) == pytest.approx(expected, rel=1e-5)
+    parts = sum(float(loss(logits[at : at + 1], labels[at : at + 1], labels)) for at in range(3))
+    assert parts == pytest.approx(expected, rel=1e-5)
+    none = torch.full((3, 20), -100)
+    assert float(loss(logits, none)) == 0.0
+    assert make_loss("cross-entropy", Budget(), torch.device("cpu")) is LOSSES["cross-entropy"]
 
 
 @pytest.mark.parametrize("name", ["cross-entropy", "balanced-cross-entropy"])

@@ -42,6 +42,19 @@ def test_the_curve_shows_the_mean_loss_since_the_last_point(tmp_path: Path, monk
     assert [point["loss"] for point in record.curve] == pytest.approx(expected)
 
 
+def test_class_weights_change_what_a_run_learns(tmp_path: Path) -> None:
+    task = Labels()
+    ones, heavy = [1.0] * task.target.width, [1.0] * task.target.width
+    heavy[0] = 1e4
+    found = {}
+    for name, weights in {"none": None, "ones": ones, "heavy": heavy}.items():
+        record = run(plain, tmp_path / name, task, budget={"steps": 20, "class_weights": weights})
+        assert record.budget.get("class_weights") == weights
+        found[name] = record.curve[-1]["loss"]
+    assert found["ones"] == pytest.approx(found["none"], rel=1e-5)
+    assert found["heavy"] != pytest.approx(found["none"], rel=1e-2)
+
+
 def test_stop_at(tmp_path: Path) -> None:
     budget = {"steps": 400, "eval_every": 5, "stop_at": 1.0, "lr": 0.005}
     record = run(plain, tmp_path, Labels(), budget=budget)

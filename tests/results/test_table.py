@@ -147,6 +147,7 @@ OTHERS: dict[str, Any] = {
     "stop_solved": True,
     "test_lengths": (5,),
     "test_data": ("stored",),
+    "class_weights": (1.0, 2.0),
     "accumulate": 2,
     "checkpoint_blocks": True,
     "precision": "bf16",
