@@ -256,6 +256,7 @@ def test_mistakes_are_one_line(
         diary.carry_out(Slurm(slurm=parameters), jobs)
     assert "\n" not in str(caught.value)
     assert diary.begun == []
+    assert (tmp_path / "out").exists() == ("did not take" in message)  # submitit keeps the script that Slurm refused
     assert not (tmp_path / "out" / "task").exists()
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import subprocess
+import tempfile
 import time
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 from lrtasks.config import parameter, parse_assignment
@@ -84,16 +86,21 @@ def _executor(jobs: Sequence[Job], parameters: dict[str, Any]) -> Any:
         raise unknown("cluster", cluster, CLUSTERS)
     if given["timeout_min"] is None or "time" in given:
         raise UsageError("Slurm needs a time limit: give --slurm timeout_min=MINUTES, or --time-limit SECONDS")
+    named = {name if name in GENERIC else f"slurm_{name}": value for name, value in given.items()}
+
+    def make(folder: str | Path) -> Any:
+        executor = submitit.AutoExecutor(folder, cluster=cluster)
+        executor.update_parameters(**named)
+        return executor
+
     try:
-        executor = submitit.AutoExecutor(jobs[0].folder.parents[1] / "slurm", cluster=cluster)
+        with tempfile.TemporaryDirectory() as trial:
+            make(trial)  # submitit makes the folder before it checks the parameters
+        return make(jobs[0].folder.parents[1] / "slurm")
     except RuntimeError:
         raise UsageError("there is no srun on this machine; submit Slurm jobs from a machine that has it") from None
-    named = {name if name in GENERIC else f"slurm_{name}": value for name, value in given.items()}
-    try:
-        executor.update_parameters(**named)
     except (AssertionError, NameError, TypeError, ValueError) as error:
         raise UsageError(f"bad parameters for Slurm: {first_line(error)}") from None
-    return executor
 
 
 @dataclass(frozen=True)
