@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypeVar
 
 from lrtasks.config import split_setting
@@ -119,6 +119,11 @@ def check_registered(name: str, *, preset: str = "small", settings: Mapping[str,
     return {"kind": "task" if is_task else "model", "name": name, "problems": problems, "refused": refused}
 
 
+def listed(cases: Collection[str]) -> str:
+    """Return the names of cases of a model's check, or ``every case``."""
+    return "every case" if len(cases) == 2 * len(SPECS) else "; ".join(cases)
+
+
 def _check_model(name: str, hyper: dict[str, Any], refused: dict[str, list[str]]) -> list[str]:
     from lrtasks.check.model import check_model  # loads torch
 
@@ -139,9 +144,7 @@ def _check_model(name: str, hyper: dict[str, Any], refused: dict[str, list[str]]
     merged: dict[str, tuple[str, dict[str, None]]] = {}
     for case, problem in found:
         merged.setdefault(re.sub(r"\d[\d.e+-]*", "", problem), (problem, {}))[1][case] = None
-    lines = []
-    for problem, (case, *others) in merged.values():
-        lines.append(f"{case}: {problem}" + (f" (also {'; '.join(others)})" if others else ""))
+    lines = [f"{listed(cases)}: {problem}" for problem, cases in merged.values()]
     if sum(map(len, refused.values())) == 2 * len(SPECS):
         lines.append("it cannot be built for any of the inputs and targets that were tried")
     return lines

@@ -161,7 +161,7 @@ def check(
 
     The exit code is 1 if there is any problem. Example: lrtasks check mylayer.py:MyLayer
     """
-    from lrtasks.check import check_registered
+    from lrtasks.check import check_registered, listed
 
     with redirect_stdout(sys.stderr):  # output of the checked code must not mix with the result
         found = check_registered(name, preset=preset, settings=options.given_settings(context, settings))
@@ -170,7 +170,7 @@ def check(
         options.print_json(found)
     else:
         for reason, cases in found["refused"].items():
-            print(f"not checked {'; '.join(cases)}: {reason}")
+            print(f"not checked ({listed(cases)}): {reason}")
         print(f"{found['kind']} {name}: {len(problems) or 'no'} problem{'s' * (len(problems) != 1)} found")
         for problem in problems:
             print(f"- {problem}")

@@ -295,9 +295,7 @@ SHORT = ("--task", "shift", "--length", 8, "--steps", 2, "--test-batches", 1)
 
 def test_a_problem_of_several_layers_names_each_case_once(command: Command) -> None:
     (problem,) = json.loads(command("check", "mine.py:Odd", "--json").out)["problems"]
-    case, _, others = problem.partition(": ")
-    cases = [case, *others.partition("(also ")[2].rstrip(")").split("; ")]
-    assert len(cases) == len(set(cases)) == 8
+    assert problem.startswith("every case: ")
 
 
 def test_what_a_layer_prints_does_not_mix_with_json(command: Command) -> None:
