@@ -211,15 +211,16 @@ def split_grid(settings: Mapping[str, Any]) -> tuple[dict[str, list[Any]], dict[
     >>> split_grid({"layers": "gla:2,attention:1"})
     ({}, {'layers': 'gla:2,attention:1'})
 
-    The values of a list are in brackets:
+    The values of a list are in brackets; a budget's list may also stand without them, and is then one value:
 
-    >>> split_grid({"sizes": "[3,5],[7]"})
-    ({'sizes': [[3, 5], [7]]}, {})
+    >>> split_grid({"sizes": "[3,5],[7]", "betas": "[0.9,0.99],[0.9,0.95]", "test_lengths": "64,128"})
+    ({'sizes': [[3, 5], [7]], 'betas': [[0.9, 0.99], [0.9, 0.95]]}, {'test_lengths': '64,128'})
     """
     grid = {
         name: _values(name, value)
         for name, value in settings.items()
-        if isinstance(value, str) and "," in value and ":" not in value and split_setting(name)[1] not in LISTS
+        if isinstance(value, str) and "," in value and ":" not in value
+        if value.startswith("[") or split_setting(name)[1] not in LISTS
     }
     return grid, {name: value for name, value in settings.items() if name not in grid}
 
