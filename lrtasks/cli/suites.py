@@ -28,9 +28,6 @@ RATES = "3e-4,1e-3,3e-3"
 """Learning rates that a profile tries. Validation chooses one of them."""
 ENDINGS = (".html", ".svg", ".pdf", ".png")
 """File formats of a profile."""
-DRAWN = 3
-"""Number of published profiles that are drawn with the model's profile: the nearest ones."""
-
 
 BACKEND_CLASSES = [backends.backend_class(name) for name in backends.BACKENDS]
 backend_options = options.config_options("where", "Where the runs execute", *BACKEND_CLASSES)
@@ -185,41 +182,23 @@ def profile(
 
     for name in (name for name in wanted.varied if of_task(name, wanted)):
         raise UsageError(f"a profile takes one value of {name}, found several")
-    from lrtasks.files import write_output
     from lrtasks.results import profile as made
-    from lrtasks.results import style
     from lrtasks.results.formats import render
     from lrtasks.results.frame import make_frame
     from lrtasks.results.settings import owned
 
     def show(_: Sequence[str], configs: Sequence[RunConfig], records: Sequence[RunRecord]) -> None:
         on = {run.task_address or run.task.name: run.task for run in configs}
-        contents, pages, drawn = [], [], list[made.Profile]()
         given = {run.model.name: owned("model.", run.settings) for run in configs}
-        for label, rows in made.runs_by_label(make_frame([(None, record) for record in records]), given).items():
-            own = made.make_profile(rows, on, label)
-            beside = made.published_profiles(own, others, on)
-            pages.append((made.tables(own, beside), made.notes(own, beside)))
-            near = made.nearest(own, beside)
-            apart = [{**other.content(), "distance": own.distance(other)} for other in beside]
-            contents.append({**own.content(), "nearest": near and near.label, "published": apart})
-            drawn += [own, *[other for other in beside if other.model != own.model][:DRAWN]]
+        found = made.profiles_beside(others, make_frame([(None, record) for record in records]), on, given)
         if as_json:
-            options.print_json(contents)
+            options.print_json([made.content(*pair) for pair in found])
         else:
-            print("\n\n".join(render("text", *page, width=options.terminal_width()) for page in pages))
-        if out is None:
-            return
-        figure = made.draw_profile(drawn)
-        if out.suffix.lower() == ".html":  # the drawing, with the tables below it
-            picture = style.encode(figure, ".svg").decode()
-            page = "\n".join(render("html", *page) for page in pages)
-            box = '<div class="wide">'
-            page = page.replace(box, f"{box}{picture[picture.index('<svg') :]}</div>\n{box}", 1)
-            write_output(out, page.encode(errors="replace"))
-        else:
-            style.save(figure, out)
-        sys.stderr.write(f"wrote {out}\n")
+            width = options.terminal_width()
+            print("\n\n".join(render("text", made.tables(*pair), made.notes(*pair), width=width) for pair in found))
+        if out is not None:
+            made.save_profiles(found, out)
+            sys.stderr.write(f"wrote {out}\n")
 
     how: dict[str, Any] = {"out": folder, "as_json": as_json, "dry_run": dry_run, "device": device}
     select = "val" if wanted.varied else None

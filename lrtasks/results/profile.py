@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -19,13 +20,14 @@ import pandas as pd
 
 from lrtasks.budget import SHARED_BUDGET
 from lrtasks.errors import printable
+from lrtasks.files import write_output
 from lrtasks.generators.base import GROUPS, Task
 from lrtasks.generators.fingerprint import FINGERPRINT, SCORED_ON
 from lrtasks.metrics import TEST_SOLVED
 from lrtasks.results.compare import by_column
-from lrtasks.results.formats import TextTable, number
+from lrtasks.results.formats import TextTable, number, render
 from lrtasks.results.settings import Settings, key, labels, owned, settings_in, without_none
-from lrtasks.results.style import COLOURS, panels, styled, title
+from lrtasks.results.style import COLOURS, encode, panels, save, styled, title
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,6 +36,8 @@ BAR = 20
 """Number of characters of a full bar."""
 ENOUGH_SHARED = 3
 """Least number of shared instances for a distance between two profiles."""
+DRAWN = 3
+"""Number of published profiles that are drawn with the model's profile: the nearest ones."""
 MAY_DIFFER = ("stop_at", "stop_solved")
 """Fields of the shared budget that may differ between two profiles: they only end a run early, at a good score."""
 
@@ -195,6 +199,21 @@ def published_profiles(own: Profile, runs: pd.DataFrame, tasks: Mapping[str, Tas
     return sorted(found, key=lambda one: (math.inf if (away := own.distance(one)) is None else away, one.label))
 
 
+def profiles_beside(
+    published: pd.DataFrame, runs: pd.DataFrame, tasks: Mapping[str, Task], given: Mapping[str, Settings]
+) -> list[tuple[Profile, list[Profile]]]:
+    """Return the profile of each model of ``runs``, each with its :func:`published_profiles`.
+
+    Args:
+        published: rows of :func:`lrtasks.results.frame` of published models.
+        runs: such rows of the models to be profiled.
+        tasks: task of each instance.
+        given: hyper-parameters that the user set, by name of the model; labels show them.
+    """
+    profiles = [make_profile(rows, tasks, label) for label, rows in runs_by_label(runs, given).items()]
+    return [(own, published_profiles(own, published, tasks)) for own in profiles]
+
+
 def nearest(own: Profile, others: Sequence[Profile]) -> Profile | None:
     """Return the nearest other model; it shares at least half as many instances as the model that shares most."""
     others = [other for other in others if other.model != own.model and own.distance(other) is not None]
@@ -251,6 +270,27 @@ def notes(own: Profile, others: Sequence[Profile]) -> list[str]:
     if selected:
         said.append(f"{selected} of {len(pairs)} published cells: only one side was selected on validation")
     return said
+
+
+def content(own: Profile, others: Sequence[Profile]) -> dict[str, Any]:
+    """Return a profile and those of published models as plain data, for JSON."""
+    near = nearest(own, others)
+    apart = [{**other.content(), "distance": own.distance(other)} for other in others]
+    return {**own.content(), "nearest": near and near.label, "published": apart}
+
+
+def save_profiles(found: Sequence[tuple[Profile, Sequence[Profile]]], path: Path) -> None:
+    """Draw profiles with the nearest published ones, as .svg, .pdf or .png, or as .html with the tables below."""
+    drawn = [one for own, others in found for one in (own, *[two for two in others if two.model != own.model][:DRAWN])]
+    figure = draw_profile(drawn)
+    if path.suffix.lower() != ".html":
+        save(figure, path)
+        return
+    picture = encode(figure, ".svg").decode()
+    page = "\n".join(render("html", tables(*pair), notes(*pair)) for pair in found)
+    box = '<div class="wide">'
+    page = page.replace(box, f"{box}{picture[picture.index('<svg') :]}</div>\n{box}", 1)
+    write_output(path, page.encode(errors="replace"))
 
 
 @styled
