@@ -20,7 +20,7 @@ from lrtasks.files import held
 from lrtasks.record import LOCK, RunRecord, read_record
 from lrtasks.run_config import RunConfig
 from lrtasks.suite.backends import Began, Event, Failure, Job
-from lrtasks.suite.expand import expand
+from lrtasks.suite.expand import expand, make_suite
 from lrtasks.suite.run import SuiteProgress, run_suite
 
 TINY = {"steps": 4, "eval_every": 4, "val_batches": 1, "test_batches": 1, "d_model": 8, "length": 16}
@@ -80,6 +80,13 @@ def test_expand_makes_every_combination_and_says_what_cannot_be() -> None:
     assert all("is called 'd_state'" in reason for *_, reason in suite.skipped)
     with pytest.raises(UsageError, match=r"no run is possible with \{'length': 0\}: .* length must be at least 2"):
         expand(["attention", "dlr"], ["cumsum", "shift"], grid=[{"length": 16}, {"length": 0}])
+
+
+def test_all_models_run_on_all_instances_but_windows_on_twelve_positions() -> None:
+    skipped = make_suite({"models": "all", "tasks": "fingerprint"}, {}).skipped
+    assert {(model, task) for model, task, _ in skipped} == {
+        (model, "word-problem@a5") for model in ("longvq", "seqboat", "seqboat-local")
+    }
 
 
 def test_every_run_has_a_folder_of_its_own(tmp_path: Path) -> None:
