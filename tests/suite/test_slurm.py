@@ -243,6 +243,7 @@ def test_without_accounting_a_job_ends_when_it_leaves_the_queue(
         (("time=1:00:00",), 60, "Slurm needs a time limit: give --slurm timeout_min=MINUTES"),
         (("cluster=locl",), 60, "unknown cluster 'locl'; did you mean 'local'"),
         (("partitoin=long",), 60, "bad parameters for Slurm: Unknown argument 'partitoin'"),
+        (("partitoin=long", "cluster=local"), 60, "bad parameters for Slurm: Unknown argument 'partitoin'"),
         (("timeout_min=x",), 60, 'bad parameters for Slurm: Parameter "timeout_min" expected type'),
         (("partition=broken",), 60, "Slurm did not take the jobs: .*invalid partition specified: broken"),
     ],
