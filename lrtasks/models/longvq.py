@@ -384,8 +384,7 @@ class LongVQ(mega.GatedConfig):
         # a few hundred positions.
         "small": {"d_model": 52, "layers": 2, "norm": "layer", "codebook": 128, "window": 32, "budget.lr": 0.001},
         "small/compression": {"window": None},
-        # samples of 17 to 30 positions, shorter than the window of small
-        **{f"small/{task}": {"window": 8} for task in ("copying", "depo", "joint-recall", "variable-tracking")},
+        **mega.SHORT_SAMPLES,
         # N = 16, d_k and S as in most rows of the LongVQ paper
         "paper": {**ATOMIC, "d_k": 64, "d_state": 16, "codebook": 512},
         "paper/recall": {**RECALL, "d_k": 32},

@@ -299,8 +299,7 @@ TASK_PRESETS: Presets = {
     # About as many parameters as dlr's small preset; a step takes longer.
     "small": {"d_model": 64, "layers": 2, "norm": "layer", "window": 32, "budget.lr": 0.001},
     "small/compression": {"window": None},
-    # samples of 17 to 30 positions, shorter than the window of small
-    **{f"small/{task}": {"window": 8} for task in ("copying", "depo", "joint-recall", "variable-tracking")},
+    **mega.SHORT_SAMPLES,
     # N = 16, d_z and w = 256 as in most rows of the SeqBoat paper's table
     "paper": {**ATOMIC, "d_z": 64, "d_state": 16, "window": 256},
     "paper/recall": {**RECALL, "d_z": 32},
