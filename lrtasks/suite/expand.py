@@ -127,7 +127,13 @@ def expand(
             suite.runs.extend(made)
             possible.add(key)
     for key in (key for key in refused if key not in possible):
-        raise UsageError(f"no run is possible with {points[key[0]] or 'these settings'}: {refused[key]}")
+        point = points[key[0]]
+        hint = ""
+        for name, value in point.items():
+            if f" {split_setting(name)[1]} must be a list" in refused[key] and not isinstance(value, list):
+                tried = dict.fromkeys(str(other.get(name)) for other in points)
+                hint = f"; write a single list in brackets: {name}=[{','.join(tried)}]"
+        raise UsageError(f"no run is possible with {point or 'these settings'}: {refused[key]}{hint}")
     return suite
 
 

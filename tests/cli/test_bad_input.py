@@ -125,6 +125,7 @@ MISTAKES = {
     ("suite", "--models", "dlr", "--tasks", "shfit"): "unknown task 'shfit'; did you mean 'shift'",
     ("suite", "--file", "none.toml"): "cannot read the suite none.toml",
     (*SWEEP, "--length", "16,16"): "length=16 seed 0 twice",
+    (*SUITE, "--tasks", "recall", "--distance", "8,16"): "write a single list in brackets: distance=[8,16]",
     (*SWEEP, "--length", "0,1"): "no run is possible with {'length': 0}: dlr on shift",
     ("profile", "--model", "dlr", "-o", "p.txt"): "--out writes .html, .svg, .pdf, .png, found p.txt",
     ("profile", "--model", "dlr", "--published", "nowhere"): "no results folder at nowhere",
