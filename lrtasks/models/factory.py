@@ -113,7 +113,7 @@ def model_label(model: ModelLike | type[ModelConfig], name: str = "") -> str:
 
 
 def model_parameter_names(model: ModelLike) -> list[str] | None:
-    """Return the names of a model's hyper-parameters; ``None`` if unknown (a module, or ``**kwargs``)."""
+    """Return the names of a model's hyper-parameters (:func:`describe_parameters`); ``None`` if unknown."""
     described = describe_parameters(model)
     return None if described is None else [entry["name"] for entry in described]
 
@@ -121,21 +121,23 @@ def model_parameter_names(model: ModelLike) -> list[str] | None:
 def describe_parameters(model: ModelLike) -> list[dict[str, Any]] | None:
     """Describe a model's hyper-parameters (:meth:`lrtasks.config.Config.describe_parameters`); ``None`` if unknown.
 
-    They are unknown for a module, and for a signature with ``*args`` or ``**kwargs``. The hyper-parameters of a user's
+    They are unknown for a module, and for a signature that begins with ``*args``. The hyper-parameters of a user's
     mixer are its own arguments and the parameters of the stack, except those that have the name of an own argument.
+    ``**kwargs`` is an entry of that name.
     """
     target = _resolved(model)
     if isinstance(target, type) and issubclass(target, ModelConfig):
         return target.describe_parameters()
     first = _first(target)
-    if first not in (["d_model"], ["input", "target"]):
+    if first not in (["d_model"], ["input", "target"]) or first[0] not in inspect.signature(target).parameters:
         return None
     own = _own_arguments(target)
-    if any(argument.kind in (argument.VAR_KEYWORD, argument.VAR_POSITIONAL) for argument in own.values()):
-        return None
     entries = MixerStack.describe_parameters() if first == ["d_model"] else []
     entries = [entry for entry in entries if entry["name"] not in own]
-    for argument in own.values():
+    for argument in (each for each in own.values() if each.kind is not each.VAR_POSITIONAL):
+        if argument.kind is argument.VAR_KEYWORD:
+            entries += [{"name": f"**{argument.name}", "type": "", "default": "", "doc": "others, as model.NAME=VALUE"}]
+            continue
         kind, default = argument.annotation, argument.default
         kind = "" if kind is argument.empty else kind if isinstance(kind, str) else type_name(kind)
         # JSON has no numbers that are not finite

@@ -32,6 +32,15 @@ def test_every_model_has_the_same_task(model: str) -> None:
     assert built.causal and built.decoder.in_features == 8
 
 
+def test_a_mixer_with_variable_arguments_has_the_same_size_as_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = "from torch import nn\n\ndef mixer(d_model, **options):\n    return nn.Linear(d_model, d_model)\n"
+    (tmp_path / "mine.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    assert Case("mine.py:mixer", 32, SETTINGS).factory.parameters == {"d_model": 8, "layers": 1}
+
+
 def test_all_models_are_the_registered_ones_and_the_unfused_transformer() -> None:
     assert set(all_models()) == {*names(), UNFUSED}
     assert Case(UNFUSED, 32, SETTINGS).factory == Case("transformer", 32, SETTINGS).factory

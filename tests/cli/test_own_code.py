@@ -483,7 +483,7 @@ def test_own_arguments_need_no_owner() -> None:
     with pytest.raises(UsageError, match="did you mean 'window'") as caught:
         RunConfig.make("shift", MINE, settings={"windw": 2})
     assert "model has: layers, d_model" in str(caught.value)
-    assert model_parameter_names("mine.py:Whole") is None
+    assert model_parameter_names("mine.py:Whole") == ["**anything"]
 
 
 def test_a_setting_of_one_model_of_a_suite() -> None:

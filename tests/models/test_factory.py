@@ -158,14 +158,18 @@ def test_an_own_argument_has_precedence_over_a_parameter_of_the_stack() -> None:
     assert (entry["default"], entry["doc"]) == ("", "your own argument")
 
 
-def test_variable_arguments_are_the_users_alone() -> None:
-    def recurrent(d_model: int, **options: Any) -> nn.Module:
-        return nn.GRU(d_model, d_model, batch_first=True, **options)
+def test_a_mixer_with_variable_arguments_keeps_the_parameters_of_the_stack() -> None:
+    def recurrent(d_model: int, bias: bool = True, **options: Any) -> nn.Module:
+        return nn.GRU(d_model, d_model, bias=bias, batch_first=True, **options)
 
     layer = own_mixer(recurrent, 4, True, {"num_layers": 2}).mixer
     assert layer.num_layers == 2  # type: ignore[union-attr]
-    for model in (recurrent, lambda d_model, *sizes: nn.Linear(d_model, *sizes), nn.Linear(2, 2)):
-        assert describe_parameters(model) is None
+    stack = [entry["name"] for entry in describe_parameters(lambda d_model: nn.Linear(d_model, d_model)) or ()]
+    assert "layers" in stack
+    assert [entry["name"] for entry in describe_parameters(recurrent) or ()] == [*stack, "bias", "**options"]
+    sized = describe_parameters(lambda d_model, *sizes: nn.Linear(d_model, *sizes)) or ()
+    assert [entry["name"] for entry in sized] == stack
+    assert describe_parameters(nn.Linear(2, 2)) is None
 
 
 @pytest.mark.usefixtures("layer")
