@@ -76,8 +76,10 @@ def evaluate(
     if max(map(len, options.require_names(model, task))) > 1:
         several = f"several: lrtasks suite --models {model} --tasks {task}"
         raise UsageError(f"eval takes one model and one task, found {model} and {task}; {several}")
+    from lrtasks.evaluation.trackers import tracker_names
+
     given = options.given_settings(context, settings, budget)
-    how: dict[str, Any] = {"device": device, "trackers": trackers or ()}
+    how: dict[str, Any] = {"device": device, "trackers": tracker_names(trackers or ())}
     if select:
         beside = {"--seed": seed, "--data": data, "--workers": workers != "auto", "--overwrite": overwrite}
         for name in (name for name, value in beside.items() if value):
@@ -98,12 +100,18 @@ def evaluate(
         if any(repr(given[name]) in str(error) for name in split_grid(given)[0]):
             raise UsageError(f"{error}; --select val chooses one of several values; lrtasks suite runs all") from None
         raise
+    how |= {"workers": options.worker_number(workers), "out": out, "overwrite": overwrite}
     if dry_run:
+        from lrtasks.evaluation.batches import make_streams
+        from lrtasks.evaluation.environment import make_fabric
+        from lrtasks.evaluation.further_tests import further_tests
         from lrtasks.suite.expand import require_possible
 
         require_possible(configs[0])
+        further_tests(configs[0])
+        streams = make_streams(configs[0], how["workers"], make_fabric(device, configs[0].budget.precision))
+        configs = [dataclasses.replace(config, data_digest=streams.digest) for config in configs]
         return print_plan(configs, out, device=device, as_json=as_json)
-    how |= {"workers": options.worker_number(workers), "out": out, "overwrite": overwrite}
     with redirect_stdout(sys.stderr):  # output of the model's code must not mix with the result
         records = [run(config, **how) for config in configs]
     if os.environ.get("RANK", "0") != "0":

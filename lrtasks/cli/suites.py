@@ -54,9 +54,11 @@ def how_options(
 ) -> dict[str, Any]:
     """Read the options of ``suite`` and ``sweep``: return the settings ``given`` and arguments of :func:`carry_out`."""
     how = dict(locals())
+    from lrtasks.evaluation.trackers import tracker_names
+
     given = options.given_settings(how.pop("context"), how.pop("settings"), how.pop("budget"))
     place = backends.make_backend(how.pop("backend"), how.pop("where"))
-    return {**how, "given": given, "backend": place, "trackers": trackers or ()}
+    return {**how, "given": given, "backend": place, "trackers": tracker_names(trackers or ())}
 
 
 with_how = options.shared_options("how", how_options)

@@ -88,3 +88,14 @@ def test_the_command_runs_nothing(command: Callable[..., Any], tmp_path: Path, w
     assert json.loads(said.out)["seconds"] > 0
     assert command(*words, *small).out.startswith("2 runs, 0 finished earlier; nothing was run\n")
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_finished_run_on_stored_samples_is_counted(command: Callable[..., Any]) -> None:
+    assert (
+        command("generate", "cumsum", "--length", 16, "--samples", 40, "--split", "0.5,0.25,0.25", "--out", "d").code
+        == 0
+    )
+    words = ("eval", "--model", "attention", "--task", "cumsum", "--length", 16, "--d-model", 8, "--layers", 1)
+    short = ("--data", "d", "--steps", 2, "--batch-size", 4, "--device", "cpu")
+    assert command(*words, *short).code == 0
+    assert command(*words, *short, "--dry-run").out.startswith("1 run, 1 finished earlier")
