@@ -126,7 +126,7 @@ def _latex(tables: Sequence[TextTable], notes: Sequence[str]) -> str:
     """Return tables with the rules of booktabs, and the notes as paragraphs."""
     parts = [r"% needs \usepackage{booktabs}", *map(_latex_table, tables)]
     if any(table.best for table in tables):
-        notes = ["bold: the best of a row and those within its interval, if above the floor", *notes]
+        notes = ["bold: the best score on a task and those within its interval, if above the floor", *notes]
     return _joined([*parts, *map(_latex_text, notes)], "\n\n")
 
 

@@ -162,6 +162,18 @@ def test_a_breakdown_is_the_median_over_seeds_like_the_score() -> None:
     assert by_model == {"dlr": [0.75, 0.5, None], "dss": [None, None, None]}
 
 
+def test_a_run_that_failed_after_its_test_counts_in_no_breakdown_beside_a_finished_one() -> None:
+    def run(seed: int, score: float, status: str) -> RunRecord:
+        return made(seed=seed, score=score, status=status, slices={"distance": [{"label": 8, "r2": score}]})
+
+    report = report_of(run(0, 0.5, "done"), run(1, 0.9, "failed"))
+    (result,) = report.in_row(0)
+    (breakdown,) = breakdowns([result])
+    assert breakdown.values == {result.id: [result.score]} == {result.id: [0.5]}
+    (alone,) = report_of(run(1, 0.9, "failed")).in_row(0)
+    assert breakdowns([alone])[0].values == {alone.id: [0.9]}
+
+
 def test_labels_that_are_words_keep_their_order() -> None:
     slices = {"operator": [{"label": label, "accuracy": 0.5} for label in ("MIN", "MAX", "SM")]}
     (breakdown,) = breakdowns(report_of(made(slices=slices)).in_row(0))

@@ -195,6 +195,15 @@ def test_long_settings_may_break_after_each_sign() -> None:
     assert not [found for found in settings if found.all("img") or found.all("b")]
 
 
+def test_the_best_result_of_a_task_may_be_in_any_of_its_rows() -> None:
+    """Two good models put length 256 first, but the best score is at length 512."""
+    page = page_of(made(score=0.8), made(model="dss", score=0.7), made(length=512, model="s4d", score=0.9, floor=0.1))
+    (card,) = page.all("details", class_="task-card")
+    assert "best: s4d with 0.90, floor 0.10" in card.all("summary")[0].text()
+    (unscored,) = page_of(made(score=None), made(length=512, score=None)).all("details", class_="task-card")
+    assert "best" not in unscored.all("summary")[0].text()
+
+
 def test_rows_of_tables_have_as_many_cells_as_their_heads() -> None:
     page = page_of(
         trained(), trained(model="dss", slices={}), made(task="sort"), made(model="x", score=None, status="failed")

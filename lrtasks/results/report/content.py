@@ -259,7 +259,8 @@ class Breakdown:
     Attributes:
         labels: labels of the groups, in order.
         elements: number of test elements in each group; ``None`` if the runs have different numbers.
-        values: by a result's ``id``, the median score over seeds in each group, ``None`` where there is no score.
+        values: by a result's ``id``, the median score in each group over the runs that are done (over all runs, if none
+            is done), ``None`` where there is no score.
     """
 
     name: str
@@ -273,7 +274,9 @@ def breakdowns(results: Sequence[Result]) -> list[Breakdown]:
     """Return all breakdowns of the results; numeric labels are sorted, others keep the order of the runs."""
     groups: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
     for result in results:
-        for record in result.records:
+        # a run that failed after its test does not count in the score either
+        done = [record for record in result.records if record.status == "done"]
+        for record in done or result.records:
             for name, rows in record.filled_slices().items():
                 groups.setdefault(name, []).extend((result.id, row) for row in rows)
     made = []
