@@ -176,8 +176,8 @@ def draw_curve(record: RunRecord) -> Figure:
     for name, scores in record.baselines.items():
         if scores.get(metric) is not None:
             score.axhline(scores[metric], linestyle="--", color="grey", linewidth=0.8)
-            above = {"xytext": (0, 2), "textcoords": "offset points"}
-            score.annotate(f"baseline: {name}", (steps[0], scores[metric]), **above, fontsize=7, color="grey")
+            at, above = (steps[0], scores[metric]), (0, 2)
+            score.annotate(f"baseline: {name}", at, above, textcoords="offset points", fontsize=7, color="grey")
     score.set(xlabel="step", ylabel=f"validation {style.metric(metric)}")
     return figure
 
