@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from lrtasks.record import RunRecord
     from lrtasks.run_config import RunConfig
     from lrtasks.suite.expand import Suite
+    from lrtasks.suite.run import SuiteProgress
+    from lrtasks.suite.select import OnEnd
 
 Trackers = Annotated[
     list[str] | None,
@@ -166,8 +168,13 @@ def carry_out(
         require_comparable(wanted.runs, may_differ)
         return print_plan(planned(wanted, selected=bool(selected)), out, device=how["device"], as_json=as_json)
 
-    def run_all(runs: Sequence[RunConfig]) -> list[RunRecord]:
-        with display() as on_change:
+    def run_all(runs: Sequence[RunConfig], on_end: OnEnd = lambda *_: None) -> list[RunRecord]:
+        def on_change(progress: SuiteProgress, number: int | None) -> None:
+            if number is not None and (record := progress.records[number]) is not None:
+                on_end(runs[number], record)
+            show_change(progress, number)
+
+        with display() as show_change:
             return run_suite(runs, out, may_differ=may_differ, on_change=on_change, **how)
 
     if selected:

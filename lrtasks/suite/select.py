@@ -27,8 +27,9 @@ from lrtasks.suite.expand import Suite, labelled
 BY = ("val",)
 """Streams on which settings can be chosen."""
 
-Runner = Callable[[Sequence[RunConfig]], list[RunRecord]]
-"""A function that carries out runs and returns their records in order."""
+OnEnd = Callable[[RunConfig, RunRecord], None]
+Runner = Callable[[Sequence[RunConfig], OnEnd], list[RunRecord]]
+"""A function that carries out runs, calls a function for each run that has ended, and returns all records in order."""
 
 
 def require_selectable(suite: Suite, by: str) -> tuple[str, ...]:
@@ -74,7 +75,7 @@ def run_selected(
         record = replace(run.record(), selection={"values": dict.fromkeys(bare)})
         groups.setdefault(cell_of(record), []).append(run)
     first = [run for runs in groups.values() for run in runs if run.seed == min(other.seed for other in runs)]
-    records = dict(zip([run.digest for run in first], runner(first), strict=True))
+    records = dict(zip([run.digest for run in first], runner(first, lambda *_: None), strict=True))
     chosen: list[RunConfig] = []
     tried_values: dict[str, dict[str, Any]] = {}
     for runs in groups.values():
@@ -90,9 +91,14 @@ def run_selected(
         chosen += same
     _unchoose_others([run for run in chosen if run.digest in records], records, out, tried_values)
     left = [run for run in chosen if run.digest not in records]
-    records |= dict(zip([run.digest for run in left], runner(left) if left else [], strict=True))
-    for run in left:
-        _note(records[run.digest], run, out, tried_values[run.digest], chosen=True)
+
+    def note(run: RunConfig, record: RunRecord) -> None:
+        _note(record, run, out, tried_values[run.digest], chosen=True)
+
+    # noted as each run ends, so that a table of an unfinished suite has one column for a model
+    for run, record in zip(left, runner(left, note) if left else [], strict=True):
+        records[run.digest] = record
+        note(run, record)
     failed = {
         run.title(): records[run.digest]
         for run in first

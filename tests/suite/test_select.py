@@ -16,7 +16,7 @@ from lrtasks.results.settings import variant_of
 from lrtasks.results.table import make_table
 from lrtasks.run_config import RunConfig
 from lrtasks.suite.expand import Suite, make_suite
-from lrtasks.suite.select import require_selectable, run_selected
+from lrtasks.suite.select import OnEnd, require_selectable, run_selected
 
 
 def suite_of(seeds: int = 2, **settings: object) -> Suite:
@@ -30,7 +30,7 @@ class Runner:
     def __init__(self, out: Path, best: dict[str, float]) -> None:
         self.out, self.best, self.calls = out, best, list[list[RunConfig]]()
 
-    def __call__(self, runs: Sequence[RunConfig]) -> list[RunRecord]:
+    def __call__(self, runs: Sequence[RunConfig], on_end: OnEnd = lambda *_: None) -> list[RunRecord]:
         self.calls.append(list(runs))
         records = []
         for run in runs:
@@ -41,6 +41,7 @@ class Runner:
             folder.mkdir(parents=True, exist_ok=True)
             record.write(folder)
             records.append(record)
+            on_end(run, record)
         return records
 
 
@@ -61,10 +62,24 @@ def test_each_model_gets_its_best_rate_and_the_other_seeds_at_it(tmp_path: Path)
     assert all(record.selection["values"] == {"lr": [0.001, 0.01, 0.1]} for record in stored)
 
 
+def test_an_interrupted_suite_has_one_column_for_each_model(tmp_path: Path) -> None:
+    class Stopped(Runner):
+        def __call__(self, runs: Sequence[RunConfig], on_end: OnEnd) -> list[RunRecord]:
+            records = super().__call__(runs, on_end)
+            if len(self.calls) == 2:
+                raise KeyboardInterrupt
+            return records
+
+    suite, runner = suite_of(seeds=2), Stopped(tmp_path, {"dlr": 0.1, "attention": 0.01})
+    with pytest.raises(KeyboardInterrupt):
+        run_selected(suite, ("lr",), runner, tmp_path)
+    assert len(make_table(frame(tmp_path)).labels("column")) == 2
+
+
 def test_each_length_gets_a_rate_of_its_own(tmp_path: Path) -> None:
     class ByLength(Runner):
-        def __call__(self, runs: Sequence[RunConfig]) -> list[RunRecord]:
-            records = super().__call__(runs)
+        def __call__(self, runs: Sequence[RunConfig], on_end: OnEnd) -> list[RunRecord]:
+            records = super().__call__(runs, on_end)
             for run, record in zip(runs, records, strict=True):
                 record.scores["val"]["r2"] = -abs(run.budget.lr - {16: 0.001, 32: 0.1}[run.task.input.length])
             return records
@@ -86,8 +101,8 @@ def test_the_table_has_one_cell_per_model_with_its_rate(tmp_path: Path) -> None:
 
 def test_a_tie_goes_to_the_run_that_was_solved_earlier(tmp_path: Path) -> None:
     class Tied(Runner):
-        def __call__(self, runs: Sequence[RunConfig]) -> list[RunRecord]:
-            records = super().__call__(runs)
+        def __call__(self, runs: Sequence[RunConfig], on_end: OnEnd) -> list[RunRecord]:
+            records = super().__call__(runs, on_end)
             for run, record in zip(runs, records, strict=True):
                 record.scores["val"]["r2"] = 1.0 - 1e-5 * (run.budget.lr == 0.01)  # equal to four decimals
                 record.steps_to_solve = {0.001: 40, 0.01: 20, 0.1: None}[run.budget.lr]
@@ -115,7 +130,7 @@ def test_a_finished_selection_writes_nothing(tmp_path: Path, monkeypatch: pytest
     before = run_selected(suite, ("lr",), runner, tmp_path)[1]
     monkeypatch.setattr(RunRecord, "write", lambda *_: pytest.fail("a record is written"))
 
-    def stored(runs: Sequence[RunConfig]) -> list[RunRecord]:
+    def stored(runs: Sequence[RunConfig], _: OnEnd) -> list[RunRecord]:
         return [read_record(run.folder(tmp_path)) for run in runs]
 
     assert run_selected(suite, ("lr",), stored, tmp_path)[1] == before
@@ -128,7 +143,7 @@ def test_runs_in_a_read_only_folder_are_selected(tmp_path: Path, monkeypatch: py
     def refused(_: RunRecord, folder: Path) -> None:
         raise PermissionError(13, "Permission denied", str(folder))
 
-    def stored(runs: Sequence[RunConfig]) -> list[RunRecord]:
+    def stored(runs: Sequence[RunConfig], _: OnEnd) -> list[RunRecord]:
         return [read_record(run.folder(tmp_path)) for run in runs]
 
     monkeypatch.setattr(RunRecord, "write", refused)
@@ -141,8 +156,8 @@ def test_a_note_keeps_what_another_command_wrote_since(tmp_path: Path) -> None:
     suite = suite_of(seeds=1)
 
     class Raced(Runner):
-        def __call__(self, runs: Sequence[RunConfig]) -> list[RunRecord]:
-            records = super().__call__(runs)
+        def __call__(self, runs: Sequence[RunConfig], on_end: OnEnd) -> list[RunRecord]:
+            records = super().__call__(runs, on_end)
             for run in runs:
                 newer = read_record(run.folder(tmp_path))
                 newer.scores["test"] = {"r2": 0.75}
@@ -172,8 +187,8 @@ def test_a_record_that_is_not_the_runs_own_is_left_alone(tmp_path: Path, spoiled
     folder, other = (run.folder(tmp_path.absolute()) for run in suite.runs[:2])
 
     class Spoiling(Runner):
-        def __call__(self, runs: Sequence[RunConfig]) -> list[RunRecord]:
-            records = super().__call__(runs)
+        def __call__(self, runs: Sequence[RunConfig], on_end: OnEnd) -> list[RunRecord]:
+            records = super().__call__(runs, on_end)
             content = (other / "record.json").read_text() if spoiled == "another run's" else "garbage"
             if spoiled != "held":
                 (folder / "record.json").write_text(content)
@@ -190,8 +205,8 @@ def test_a_record_that_is_not_the_runs_own_is_left_alone(tmp_path: Path, spoiled
 
 def test_a_run_that_failed_is_given_back(tmp_path: Path) -> None:
     class Failing(Runner):
-        def __call__(self, runs: Sequence[RunConfig]) -> list[RunRecord]:
-            records = super().__call__(runs)
+        def __call__(self, runs: Sequence[RunConfig], on_end: OnEnd) -> list[RunRecord]:
+            records = super().__call__(runs, on_end)
             for run, record in zip(runs, records, strict=True):
                 record.status = {0.001: "failed", 0.01: "diverged"}.get(run.budget.lr, "done")
             return records
