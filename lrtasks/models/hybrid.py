@@ -167,7 +167,8 @@ class Hybrid(GatedStack):
         for entry in self.layers.split(","):
             name, _, count = entry.strip().rpartition(":")
             if not name or not count.isascii() or not count.removeprefix("-").isdigit():
-                counted = f"; write {entry.strip()}:1" if entry.strip() and not count[:1].isdigit() else ""
+                uncounted = entry.strip() and not count[:1].isdigit() and name not in (*registry.names(), *PARTS)
+                counted = f"; write {entry.strip()}:1" if uncounted else ""
                 raise UsageError(f"{self.name}: layers must be NAME:COUNT with commas, found {entry!r}{counted}")
             if not 1 <= int(count) <= LARGEST:
                 raise UsageError(f"{self.name}: counts in layers must be 1 to {LARGEST}, found {entry!r}")

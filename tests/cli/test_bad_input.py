@@ -79,6 +79,8 @@ MISTAKES = {
     ("sweep", "--models", "dlr", "--task", "shift", "--solved", "nan"): "--solved must be above 0 and at most 1",
     ("profile", "--model", "dlr", "--tasks", "shift,shift", "--dry-run"): "twice",
     ("eval", "--model", "gru", "--task", "pathfinder", "--res", "32", "--dry-run"): "cannot read in both directions",
+    ("eval", "--model", "hybrid", "--task", "shift", "--layers", "gla:x"): "with commas, found 'gla:x'\n",
+    ("eval", "--model", "hybrid", "--task", "shift", "--layers", "my.py:L"): "found 'my.py:L'; write my.py:L:1\n",
     (*EVAL, "--tracker", "foo", "--dry-run"): "unknown tracker 'foo'",
     (*EVAL, "--workers", "x", "--dry-run"): "workers must be",
     (*EVAL, "--data", "nowhere", "--dry-run"): "there is no folder nowhere",
