@@ -130,6 +130,13 @@ def test_a_sweep_with_rates_chosen_prints_the_trainable_length(command: Command,
     assert said.out.endswith("\ntrainable length: largest length with a scaled score of at least 0.95:\n  dlr: 32\n")
 
 
+def test_an_interrupted_selection_has_one_column_for_each_model(command: Command, pretend: Pretend) -> None:
+    pretend.stop_after = 3  # two rates of seed 0, then seed 1
+    options = ("--lr", "1e-3,3e-3", "--select", "val", "--seeds", 3)
+    assert "interrupted" in command("suite", "--tasks", "shift", "--models", "dlr", *options).err
+    assert "0.970 (2/2, lr 0.001)" in command("table").out
+
+
 @pytest.mark.parametrize("options", [("--lr", "1e-3,3e-3"), ("--quick",)])
 def test_a_profile_takes_one_size_of_a_task(command: Command, pretend: Pretend, options: tuple[str, ...]) -> None:
     said = command("profile", "--model", "dlr", "--tasks", "shift", "--length", "16,32", *options)

@@ -62,20 +62,6 @@ def test_each_model_gets_its_best_rate_and_the_other_seeds_at_it(tmp_path: Path)
     assert all(record.selection["values"] == {"lr": [0.001, 0.01, 0.1]} for record in stored)
 
 
-def test_an_interrupted_suite_has_one_column_for_each_model(tmp_path: Path) -> None:
-    class Stopped(Runner):
-        def __call__(self, runs: Sequence[RunConfig], on_end: OnEnd) -> list[RunRecord]:
-            records = super().__call__(runs, on_end)
-            if len(self.calls) == 2:
-                raise KeyboardInterrupt
-            return records
-
-    suite, runner = suite_of(seeds=2), Stopped(tmp_path, {"dlr": 0.1, "attention": 0.01})
-    with pytest.raises(KeyboardInterrupt):
-        run_selected(suite, ("lr",), runner, tmp_path)
-    assert len(make_table(frame(tmp_path)).labels("column")) == 2
-
-
 def test_each_length_gets_a_rate_of_its_own(tmp_path: Path) -> None:
     class ByLength(Runner):
         def __call__(self, runs: Sequence[RunConfig], on_end: OnEnd) -> list[RunRecord]:
