@@ -38,6 +38,7 @@ RENDERERS: dict[str, Renderer] = {
     "papers": papers.list_of_papers,
     "model": model_pages.model,
     "common": model_pages.common,
+    "shared": model_pages.shared,
     "budget": model_pages.budget,
     "reproduce": reproduce.commands,
     "columns": published.columns,

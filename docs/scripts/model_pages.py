@@ -50,10 +50,10 @@ def named(page: Path, name: str) -> str:
     return f"[{name}]({link(page, pages[0])})" if pages else name
 
 
-def model(_: Path, words: Sequence[str]) -> str:
+def model(page: Path, words: Sequence[str]) -> str:
     """Return hyper-parameters and presets of one model, and the differences of its variants."""
     name, *variants = words
-    common = _entries(ModelConfig)
+    common = _entries(ModelConfig) | _shared(page)
     own = {key: entry for key, entry in _entries(models.registry.get(name)).items() if entry != common.get(key)}
     parts = [f"### {name}", parameter_table(own.values()), _presets(name)]
     for variant in variants:
@@ -64,6 +64,11 @@ def model(_: Path, words: Sequence[str]) -> str:
 def common(_: Path, __: Sequence[str]) -> str:
     """Return the table of the hyper-parameters that every model has."""
     return parameter_table(ModelConfig.describe_parameters())
+
+
+def shared(page: Path, _: Sequence[str]) -> str:
+    """Return the table of the hyper-parameters that all models of a page have, as most of them have them."""
+    return parameter_table(_shared(page).values())
 
 
 def budget(_: Path, __: Sequence[str]) -> str:
@@ -87,6 +92,23 @@ def size(name: str) -> tuple[int, int | None]:
 
 def _entries(cls: type[ModelConfig]) -> dict[str, dict[str, Any]]:
     return {entry["name"]: entry for entry in cls.describe_parameters()}
+
+
+@functools.cache
+def _shared(page: Path) -> dict[str, dict[str, Any]]:
+    """Return what the region ``shared`` of a page lists, by name; a model lists its own form if it differs."""
+    found = regions(page)
+    if ["shared"] not in found:
+        return {}
+    models_of_page = [_entries(models.registry.get(words[1])) for words in found if words[0] == "model"]
+    common = _entries(ModelConfig)
+    shared = {}
+    for name in models_of_page[0]:
+        forms = [entries.get(name) for entries in models_of_page]
+        most = max(forms, key=forms.count)
+        if None not in forms and most is not None and most != common.get(name) and 2 * forms.count(most) > len(forms):
+            shared[name] = most
+    return shared
 
 
 def _variation(variant: str, name: str) -> str:

@@ -14,7 +14,7 @@ from snippets import ROOT
 sys.path.insert(0, str(ROOT / "docs" / "scripts"))
 
 from generate import pages
-from parameter_tables import allowed, settings
+from parameter_tables import allowed, parameter_table, settings
 from regions import filled, link, regions, table
 
 from lrtasks import generators, models
@@ -49,6 +49,23 @@ def test_every_model_has_one_page(name: str) -> None:
     assert len(pages) == 1
     scored = [line for line in pages[0].read_text().splitlines() if line.startswith("<!-- scores: models ")]
     assert any(name in line.split() for line in scored)
+
+
+@pytest.mark.parametrize(
+    ("page", "name"),
+    [(page, words[1]) for page in MODEL_PAGES for words in regions(page) if words[0] == "model"],
+    ids=lambda value: value if isinstance(value, str) else value.stem,
+)
+def test_a_reader_finds_every_hyper_parameter_as_it_is(page: Path, name: str) -> None:
+    """The table of a model counts first, then the table that its page's models share, then that of all models."""
+    own, shared = ([words for words in regions(page) if words[:2] == start] for start in (["model", name], ["shared"]))
+    tables = [(page, own[0]), *((page, words) for words in shared), (DOCS / "models" / "index.md", ["common"])]
+    texts = [where.read_text().partition(f"generated: {' '.join(words)} -->")[2] for where, words in tables]
+    lines = [text.partition("<!-- end")[0].partition("### ")[2].partition("### ")[0] for text in texts[:1]]
+    lines += [text.partition("<!-- end")[0] for text in texts[1:]]
+    for entry in models.registry.get(name).describe_parameters():
+        rows = [line for text in lines for line in text.splitlines() if line.startswith(f"| `{entry['name']}` |")]
+        assert rows[0] == parameter_table([entry]).splitlines()[-1]
 
 
 @pytest.mark.parametrize("registry", [generators.registry, models.registry], ids=["tasks", "models"])
