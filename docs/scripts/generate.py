@@ -43,6 +43,7 @@ RENDERERS: dict[str, Renderer] = {
     "reproduce": reproduce.commands,
     "columns": published.columns,
     "runs": published.runs,
+    "suites": published.suites,
     "leaderboard": published.leaderboard,
     "lengths": published.lengths,
     "measurements": published.measurements,

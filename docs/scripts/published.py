@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -119,12 +120,30 @@ def cost_chart() -> Figure:
     return figure
 
 
+def suites(page: Path, words: Sequence[str]) -> str:
+    """Return the commands that make the runs of a page's folder, one for each model; the words begin each command."""
+    tasks: dict[str, set[str]] = {}
+    for model, task in cells_of(runs_of(page.parent))[["model", "task"]].to_numpy():
+        tasks.setdefault(model, set()).add(task)
+    lines = [f'SUITE="{" ".join(words)}"']
+    for model in sorted(tasks):
+        command = f"$SUITE --models {model} --tasks {','.join(sorted(tasks[model]))}"
+        # a line ends after a comma, so that the next one continues the list
+        lines += textwrap.wrap(command.replace(",", ", "), 130, break_on_hyphens=False)
+    block = "\n".join(line.replace(", ", ",") + "\\" * line.endswith(",") for line in lines)
+    return f"```bash\n{block}\n```"
+
+
+def cells_of(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs of seed 0 with the names of model and task (``TASK@PRESET``) that their commands contain."""
+    runs = runs[runs["seed"] == 0]
+    return runs.assign(**runs["command"].str.extract(r"--model (?P<model>\S+) --task (?P<task>\S+)"))
+
+
 def rates(page: Path, _: Sequence[str]) -> str:
     """Return scaled scores of seed 0, at the chosen rate and at the folder's, for each cell with a run there."""
-    runs = pd.concat([runs_of(FAIR), runs_of(page.parent)])
-    runs = runs[runs["seed"] == 0]
-    cells = runs["command"].str.extract(r"--model (?P<model>\S+) --task (?P<task>\S+)")
-    scores = runs.assign(**cells).pivot(index=["task", "model"], columns="budget.lr", values="scaled_score")
+    runs = cells_of(pd.concat([runs_of(FAIR), runs_of(page.parent)]))
+    scores = runs.pivot(index=["task", "model"], columns="budget.lr", values="scaled_score")
     scores = scores[scores[max(scores)].notna()].dropna(axis="columns", how="all")
     lines = [
         [*cell, *(number(score, 3) for score in line)] for cell, line in zip(scores.index, scores.values, strict=True)
