@@ -60,7 +60,8 @@ def check_model(
     * the same input gives the same output, and a row's output does not depend on the other rows or on their number;
     * if ``causal``, outputs up to position t do not change when inputs after t change (checked at 16 positions,
       and before positions 1, 2, 4, 8, ..., where chunks of these lengths end);
-    * if ``forward`` takes a ``mask``, no output at a valid position depends on padding;
+    * if ``forward`` takes a ``mask``, no output at a valid position depends on padding, and a mask that is True
+      everywhere changes no output;
     * ``initial_state`` and ``step``, if offered, give the outputs of ``forward`` (over at most 1024 positions);
     * a second model that loads the state of the first gives the same outputs (not checked for a module already built).
 
@@ -293,7 +294,7 @@ def _causality(probe: _Probe) -> None:
 
 
 def _mask(probe: _Probe) -> None:
-    """Check that values at padding change no output at a valid position."""
+    """Check that values at padding change no output at a valid position, and a mask without padding changes nothing."""
     length = probe.input.length
     if length < 2 or not takes_mask(probe.model):
         return
@@ -308,6 +309,10 @@ def _mask(probe: _Probe) -> None:
     hint = "; leave padded keys out of attention, take padded inputs as zero in sums"
     where = None if probe.target.pooled else mask[:, length - probe.target.length :, None]
     probe.compare(expected, found, what, hint, where=where)
+    whole = torch.ones_like(mask)
+    found = probe.outputs(probe.x, " with a mask without padding", mask=whole)
+    hint = "; a mask is True at valid positions and False at padding"
+    probe.compare(probe.outputs(probe.x), found, "a mask that is True everywhere changes the output", hint)
 
 
 def _step(probe: _Probe) -> None:
@@ -408,7 +413,8 @@ def _reload(probe: _Probe) -> None:
         probe.model.load_state_dict(state)
     except RuntimeError as error:
         why = "its state cannot be loaded into a new model, as a resumed run does"
-        raise UsageError(f"{why}: {error}") from None
+        hint = "make all parameters and buffers in the constructor"
+        raise UsageError(f"{why}: {error}; {hint}") from None
     what = "a new model that loads the stored state gives other outputs"
     hint = "; register every tensor that it depends on as a parameter or a buffer"
     probe.compare(expected, probe.outputs(probe.x), what, hint)

@@ -329,7 +329,7 @@ def _called(target: Any, parameters: Mapping[str, Any], causal: bool, *first: An
         raise UsageError(f"{label} must give a torch.nn.Module, found {type(built).__name__}")
     unmade = uninitialised(built)
     if unmade:
-        raise UsageError(f"{', '.join(unmade)} of {label} has no shape yet; lazy modules must be called once before")
+        raise UsageError(f"{', '.join(unmade)} of {label} has no shape yet; call lazy modules once in the constructor")
     return built
 
 

@@ -190,7 +190,7 @@ def test_a_mixer_with_variable_arguments_keeps_the_parameters_of_the_stack() -> 
         (nn.Linear(2, 2), {"width": 3}, "a module that is built already takes no hyper-parameters"),
         (Mixer, {"Mixer.windw": 3}, "did you mean 'Mixer.window'"),
         (nn.LazyLinear(2), {}, "has no shape yet"),
-        (lambda d_model: nn.LazyLinear(d_model), {}, "has no shape yet; lazy modules must be called once before"),
+        (lambda d_model: nn.LazyLinear(d_model), {}, "has no shape yet; call lazy modules once in the constructor"),
         (Whole, {"width": {1, 2}}, "hyper-parameters must be numbers, strings, lists or mappings"),
         ("nofile.py:Net", {}, "there is no file .*nofile.py"),
         ("no.such:Net", {}, "no.such cannot be imported: ModuleNotFoundError"),
