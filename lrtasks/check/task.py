@@ -32,7 +32,7 @@ def check_task(task: Task | type[Task] | str, *, samples: int = 8, seed: int = 0
     """Check that a task keeps its contract; return nothing if it does.
 
     It checks parameters, specs, loss and metric; shapes, dtypes and ranges of samples and labels; baselines, slices,
-    pictures and further tests. It also checks that
+    pictures, further tests and exact answers. It also checks that
 
     * sample i depends only on the task, seed, split and i, not on order, batch size, repeats, earlier calls, global
       random numbers or the process;
@@ -283,7 +283,7 @@ def _process(probe: _Probe) -> Iterator[str]:
         )
 
 
-# Checks of baselines, slices, text, pictures and further tests.
+# Checks of baselines, slices, text, pictures, further tests and answers.
 
 
 def _baselines(probe: _Probe) -> Iterator[str]:
@@ -334,10 +334,28 @@ def _views(probe: _Probe) -> Iterator[str]:
     task.checked_tests()
 
 
+def _answers(probe: _Probe) -> None:
+    """Check that ``answer``, unless it refuses, returns the targets of test samples; training may have more labels."""
+    batch = probe.batch(split="test")
+    for row, (x, y) in enumerate(zip(batch.x, batch.y, strict=True)):
+        try:
+            found: object = probe.task.answer(x.copy())
+        except UsageError:  # the target is not a function of the input
+            return
+        if not isinstance(found, np.ndarray) or found.shape != y.shape:
+            form = found.shape if isinstance(found, np.ndarray) else type(found).__name__
+            raise UsageError(f"answer(x) must return the shape of one target, {y.shape}, found {form}")
+        if not np.array_equal(found, y):
+            at = tuple(np.argwhere(found != y)[0].tolist())
+            raise UsageError(
+                f"answer(x) must return the y of x in split 'test', {y[at]} at y{[row, *at]}, found {found[at]}"
+            )
+
+
 _STAGES = (
     (_declaration,),
     (_batches,),
-    (_independence, _streams, _baselines, _slices, _views),
+    (_independence, _streams, _baselines, _slices, _views, _answers),
     (_process,),
 )
 """Checks in stages: a stage runs only if the ones before it found no problem."""

@@ -337,7 +337,7 @@ class Task(Config):
             x: ``(length, channels)`` real values or ``(length,)`` tokens, without batch axis.
 
         Returns:
-            The ``y`` that :meth:`sample` returns with this ``x``, bit for bit.
+            The ``y`` of a test sample with this ``x``, bit for bit. A training sample may have more labels.
 
         Raises:
             UsageError: if the target is not a function of the input, or ``x`` is not an input of the task.

@@ -404,6 +404,15 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         {"slices": returning({"odd": np.full(12, np.nan)})},
         "slice 'odd' must be labelled by finite numbers or strings, found float64 ",
     ),
+    "WrongAnswer": (
+        {"answer": lambda _, x: np.where(np.arange(len(x)) == 3, 1 - x, np.cumsum(x) % 2)},
+        r"answer\(x\) must return the y of x in split 'test', -?\d+ at y\[\d, \d+\], found \d$",
+    ),
+    "MisshapenAnswer": (
+        {"answer": lambda _, x: x[None]},
+        r"answer\(x\) must return the shape of one target, \(12,\), found \(1, 12\)$",
+    ),
+    "NoArray": ({"answer": returning([0])}, r"answer\(x\) must return .*, \(12,\), found list$"),
     "WrongText": ({"text": returning(3)}, r"text\(\) must return a string or None, found 3"),
     "WrongKey": ({"duplicate_key": returning(3)}, r"duplicate_key\(\) must return bytes or None, found 3"),
     "WrongImage": (
