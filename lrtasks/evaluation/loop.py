@@ -148,7 +148,7 @@ def train(
                     extra = extra_losses(model, fabric.device, finite=state.step == 0) / len(parts)
                     loss = loss_function(output, part.y, batch.y) + extra
                     if before is not None and number == 1 and config.model.source:
-                        _check_trained(model, loss)
+                        _check_trained(model, loss, optimiser)
                     fabric.backward(loss)
                 running += loss.detach()
             if budget.clip:
@@ -248,8 +248,8 @@ def _check_unchanged(model: nn.Module, batch: Loaded, state: dict[str, Tensor], 
         warnings.warn(f"{state_of}: a resumed run resets it and may give other scores", stacklevel=2)
 
 
-def _check_trained(model: nn.Module, loss: Tensor) -> None:
-    """Warn of parameters of a user's own model that no gradient reaches, and of tensors with gradients outside it."""
+def _check_trained(model: nn.Module, loss: Tensor, optimiser: torch.optim.Optimizer) -> None:
+    """Warn of a user's parameters that no gradient reaches, and of tensors with gradients that are not trained."""
     reached, seen, nodes = list[Tensor](), set[Any](), [loss.grad_fn]
     while nodes:
         node = nodes.pop()
@@ -263,10 +263,12 @@ def _check_trained(model: nn.Module, loss: Tensor) -> None:
     if idle:
         more = f" and {len(idle) - 5} more" if len(idle) > 5 else ""
         warnings.warn(f"in the first step, no gradient reaches {', '.join(idle[:5])}{more}", stacklevel=2)
-    strange = [str(tuple(value.shape)) for value in reached if id(value) not in parameters]
+    trained = {id(value) for group in optimiser.param_groups for value in group["params"]}
+    strange = [str(tuple(value.shape)) for value in reached if id(value) not in trained]
     if strange:
         named = f"tensors of shape {', '.join(strange[:5])} have gradients, but are not trained"
-        hint = "they are not parameters of the model; use nn.Parameter, nn.ModuleList or nn.ParameterList"
+        hint = "they are not parameters of the model that its constructor made; use nn.Parameter, nn.ModuleList or"
+        hint += " nn.ParameterList there"
         warnings.warn(f"{named}, because {hint}", stacklevel=2)
 
 

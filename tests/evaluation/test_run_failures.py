@@ -254,10 +254,19 @@ def test_weights_that_are_not_trained_are_warned_of(tmp_path: Path) -> None:
         def forward(self, x: Tensor) -> Tensor:
             return super().forward(x) + self.inner[0](super().forward(x))
 
+    class InForward(Net):
+        def forward(self, x: Tensor) -> Tensor:
+            y = super().forward(x)
+            if not hasattr(self, "inner"):
+                self.inner = nn.Linear(y.shape[-1], y.shape[-1])
+            return y + self.inner(y)
+
     with pytest.warns(UserWarning, match=r"no gradient reaches inner\.weight, inner\.bias$"):
         assert "no gradient reaches" in run(CutOff, tmp_path).notes[0]
     with pytest.warns(UserWarning, match="are not trained, because they are not parameters of the model"):
         assert "not parameters of the model" in run(InList, tmp_path).notes[0]
+    with pytest.warns(UserWarning, match="are not trained, because they are not parameters of the model"):
+        assert "not parameters of the model" in run(InForward, tmp_path).notes[0]
 
 
 class Averaging(nn.Module):
