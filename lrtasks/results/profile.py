@@ -310,6 +310,7 @@ def draw_profile(profiles: Sequence[Profile]) -> Figure:
             panel.text(scaled + at, place, text, ha=side, va="center", fontsize=7, color=colour)
         panel.set(xlim=(0, 1), ylim=(len(names) - 0.4, -0.6), yticks=range(len(names)), xticks=[0, 0.5, 1])
         panel.set_yticklabels(names, fontsize=8)
+        panel.grid(visible=False, axis="y")  # its lines would cross the numbers
         panel.set_title(printable(title(profile.label)), fontsize=8)
         panel.tick_params(length=0, labelsize=8, labelbottom=True)
         for side in ("top", "right", "left"):

@@ -138,3 +138,6 @@ def test_every_profile_has_its_panel() -> None:
     assert len(figure.axes) == 2
     texts = [text.get_text() for text in figure.axes[0].texts]
     assert texts.count("not run") == 6 and "0.90 (1)" in texts
+    figure.draw_without_rendering()
+    lines = figure.axes[0].yaxis.get_gridlines()
+    assert lines and not any(line.get_visible() for line in lines), "a line would cross the numbers"
