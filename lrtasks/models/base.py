@@ -350,7 +350,7 @@ class ModelConfig(Config):
         return blocks
 
     def mixer(self, length: int, causal: bool) -> nn.Module:
-        """Build one mixer on ``(batch, length, d_model)``."""
+        """Build one mixer on ``(batch, length, d_model)``; its ``forward`` takes a mask, as that of :class:`Block`."""
         raise NotImplementedError
 
     def blocks(self, input: Spec, causal: bool) -> list[nn.Module]:
