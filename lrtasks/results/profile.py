@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -38,6 +39,8 @@ ENOUGH_SHARED = 3
 """Least number of shared instances for a distance between two profiles."""
 DRAWN = 3
 """Number of published profiles that are drawn with the model's profile: the nearest ones."""
+TITLE = 34
+"""Characters in a line of a panel's title."""
 MAY_DIFFER = ("stop_at", "stop_solved")
 """Fields of the shared budget that may differ between two profiles: they only end a run early, at a good score."""
 
@@ -311,7 +314,7 @@ def draw_profile(profiles: Sequence[Profile]) -> Figure:
         panel.set(xlim=(0, 1), ylim=(len(names) - 0.4, -0.6), yticks=range(len(names)), xticks=[0, 0.5, 1])
         panel.set_yticklabels(names, fontsize=8)
         panel.grid(visible=False, axis="y")  # its lines would cross the numbers
-        panel.set_title(printable(title(profile.label)), fontsize=8)
+        panel.set_title(textwrap.fill(printable(title(profile.label)), TITLE), fontsize=8)
         panel.tick_params(length=0, labelsize=8, labelbottom=True)
         for side in ("top", "right", "left"):
             panel.spines[side].set_visible(False)

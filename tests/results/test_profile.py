@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -134,10 +135,12 @@ def test_of_several_budgets_the_own_is_taken() -> None:
 
 def test_every_profile_has_its_panel() -> None:
     profiles = [profile(record("cumsum", 0.9)), profile(record("shift", 0.3))]
-    figure = draw_profile(profiles)
+    figure = draw_profile([replace(one, label="a long name of a layer " * 3) for one in profiles])
     assert len(figure.axes) == 2
     texts = [text.get_text() for text in figure.axes[0].texts]
     assert texts.count("not run") == 6 and "0.90 (1)" in texts
     figure.draw_without_rendering()
     lines = figure.axes[0].yaxis.get_gridlines()
     assert lines and not any(line.get_visible() for line in lines), "a line would cross the numbers"
+    first, second = (panel.title.get_window_extent() for panel in figure.axes)
+    assert not first.overlaps(second)
