@@ -14,9 +14,9 @@ this time. All times are medians.
 wall time of the bare step. Use an idle machine.
 
 ``--forms`` compares parts of a step with their plain forms, at the length of each task's preset: logits at labelled
-positions (forward, loss and backward) with logits everywhere, one fused AdamW kernel with separate operations, and, for
-signals, forward and backward of the encoder with those of ``torch.nn.Linear``. The forms run alternately; the shortest
-times count.
+positions (forward, loss and backward) with logits everywhere, the same without denormal numbers with them, one fused
+AdamW kernel with separate operations, and, for signals, forward and backward of the encoder with those of
+``torch.nn.Linear``. The forms run alternately; the shortest times count.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ import torch
 
 from lrtasks import generators
 from lrtasks.evaluation.batches import BatchStream
+from lrtasks.evaluation.environment import flushed_denormals
 from lrtasks.evaluation.loop import labelled
 from lrtasks.evaluation.optimiser import LOSSES, make_optimiser
 from lrtasks.evaluation.run import run
@@ -89,8 +90,13 @@ def compare_forms(config: RunConfig, repeats: int) -> dict[str, tuple[float, flo
         else:
             loss(model(batch.x, places=places), batch.y.flatten()[places].unsqueeze(0)).backward()
 
+    def flushed() -> None:
+        with flushed_denormals():
+            at_labels()
+
     forms: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
         "logits": (at_labels, everywhere),
+        "denormals": (flushed, at_labels),
         "AdamW": (ours.step, plain.step),
     }
     if config.task.input.kind == "real":

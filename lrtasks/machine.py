@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import sys
 from contextlib import suppress
@@ -40,6 +41,13 @@ def threads_for(elements: int) -> int | None:
     if CORES not in os.environ and any(name in os.environ for name in THREADS):
         return None
     return max(1, min(cores(), elements // ELEMENTS_PER_THREAD))
+
+
+def give_memory_back() -> None:
+    """Let glibc return freed memory to the system, so that it does not count as memory of this process."""
+    gc.collect()
+    with suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def set_process_defaults() -> None:

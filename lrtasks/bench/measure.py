@@ -21,14 +21,16 @@ from lrtasks.bench import BASELINE, CLASSES, SHARED_PARAMETERS, UNFUSED, VOCABUL
 from lrtasks.budget import Budget
 from lrtasks.config import Config, parameter
 from lrtasks.errors import UsageError, is_shortage, with_line
+from lrtasks.evaluation.environment import flushed_denormals
 from lrtasks.evaluation.optimiser import make_optimiser
+from lrtasks.machine import give_memory_back
 from lrtasks.models.base import Backbone, diagnostics, extra_losses, parameter_count, state_bytes
 from lrtasks.models.factory import ModelFactory, is_registered, model_factory, model_label, model_parameter_names
 from lrtasks.processes import end_with_parent
 from lrtasks.spec import Spec
 
 WARM_UP = 32
-"""Length of the sequence that makes torch load its libraries before memory is counted."""
+"""Length of the sequence that makes torch and Numba load libraries and compiled loops before memory is counted."""
 
 # processes are forked from one that has imported torch and done nothing else; an optimiser would import torch._dynamo
 _processes = multiprocessing.get_context("forkserver")
@@ -126,7 +128,10 @@ def cost(case: Case, phase: Phase, paired: bool) -> dict[str, Any]:
         case.build()
     transformer = replace(case, model=BASELINE)
     _prepare(replace(transformer, length=WARM_UP), phase)[1]()
+    with suppress(Exception):  # the model may need a longer sequence
+        _prepare(replace(case, length=WARM_UP), phase)[1]()
     torch.fft.irfft(torch.fft.rfft(torch.zeros(WARM_UP, device=device)))
+    give_memory_back()
     memory = PeakMemory(device)
     model, run = _prepare(case, phase)
     run()  # allocates the optimiser's moments, fills codebooks, loads what the model needs
@@ -160,6 +165,7 @@ def _prepare(case: Case, phase: Phase) -> tuple[nn.Module, Callable[[], None]]:
 
     def timed() -> None:
         with (
+            flushed_denormals(),
             sdpa_kernel(SDPBackend.MATH) if case.model == UNFUSED else nullcontext(),
             torch.inference_mode(optimiser is None),
         ):

@@ -22,6 +22,7 @@ from lrtasks.budget import Budget
 from lrtasks.errors import UsageError, first_line
 from lrtasks.evaluation import checkpoint
 from lrtasks.evaluation.batches import Loaded, Replay, Streams, load
+from lrtasks.evaluation.environment import flushed_denormals
 from lrtasks.evaluation.optimiser import make_loss, make_optimiser, set_rate
 from lrtasks.evaluation.scoring import Scorer
 from lrtasks.generators.base import Task
@@ -129,32 +130,33 @@ def train(
                 before = _hidden_state(model), batch.x.clone()
                 lap(training=False)
             parts = _split(batch, budget.accumulate)
-            for number, (part, at) in enumerate(zip(parts, places, strict=True), start=1):
-                with fabric.no_backward_sync(wrapped, enabled=number < len(parts)):
-                    x, target = part.x, task.target
-                    if at is None:
-                        output = forward(wrapped, part, masked)
-                    else:
-                        at = at.to(fabric.device, non_blocking=True)
-                        output = forward(wrapped, part, masked, places=at)
-                        part = part._replace(y=part.y.flatten()[at].unsqueeze(0))
-                        x, target = x[:1], replace(target, length=len(at))
-                    if before is not None and number == 1:
-                        check_output(output, x, task, target=target, training=True)
-                        lap(training=True)
-                        _check_unchanged(model, batch, *before)
-                        lap(training=False)
-                    # after the first step, an extra loss is not finite because training has diverged
-                    extra = extra_losses(model, fabric.device, finite=state.step == 0) / len(parts)
-                    loss = loss_function(output, part.y, batch.y) + extra
-                    if before is not None and number == 1 and config.model.source:
-                        _check_trained(model, loss, optimiser)
-                    fabric.backward(loss)
-                running += loss.detach()
-            if budget.clip:
-                fabric.clip_gradients(wrapped, optimiser, max_norm=budget.clip, error_if_nonfinite=False)
-            optimiser.step()
-            optimiser.zero_grad(set_to_none=True)
+            with flushed_denormals():
+                for number, (part, at) in enumerate(zip(parts, places, strict=True), start=1):
+                    with fabric.no_backward_sync(wrapped, enabled=number < len(parts)):
+                        x, target = part.x, task.target
+                        if at is None:
+                            output = forward(wrapped, part, masked)
+                        else:
+                            at = at.to(fabric.device, non_blocking=True)
+                            output = forward(wrapped, part, masked, places=at)
+                            part = part._replace(y=part.y.flatten()[at].unsqueeze(0))
+                            x, target = x[:1], replace(target, length=len(at))
+                        if before is not None and number == 1:
+                            check_output(output, x, task, target=target, training=True)
+                            lap(training=True)
+                            _check_unchanged(model, batch, *before)
+                            lap(training=False)
+                        # after the first step, an extra loss is not finite because training has diverged
+                        extra = extra_losses(model, fabric.device, finite=state.step == 0) / len(parts)
+                        loss = loss_function(output, part.y, batch.y) + extra
+                        if before is not None and number == 1 and config.model.source:
+                            _check_trained(model, loss, optimiser)
+                        fabric.backward(loss)
+                    running += loss.detach()
+                if budget.clip:
+                    fabric.clip_gradients(wrapped, optimiser, max_norm=budget.clip, error_if_nonfinite=False)
+                optimiser.step()
+                optimiser.zero_grad(set_to_none=True)
             state.step += 1
             state.loss_count += 1
 
@@ -204,7 +206,8 @@ def predictions(fabric: Fabric, model: nn.Module, task: Task, batches: Replay) -
         with closing(loaded), torch.no_grad(), fabric.autocast():
             for batch in loaded:
                 moved = to_device(batch, fabric.device)
-                output = forward(model, moved, masked)
+                with flushed_denormals():
+                    output = forward(model, moved, masked)
                 check_output(output, moved.x, task, training=False)
                 output = output.float()
                 if not output.isfinite().all():

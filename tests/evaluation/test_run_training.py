@@ -82,6 +82,32 @@ def test_bf16(tmp_path: Path) -> None:
     assert record.headline() != score
 
 
+@pytest.mark.parametrize("before", [False, True])
+def test_models_compute_without_denormal_numbers_and_the_caller_keeps_its_setting(tmp_path: Path, before: bool) -> None:
+    def flushed() -> bool:
+        return bool(torch.full((1,), 2.0**-130) * 1.0 == 0)
+
+    seen = {"training": set[bool](), "evaluation": set[bool](), "gradient": set[bool]()}
+
+    class Noting(Net):
+        def forward(self, x: Tensor) -> Tensor:
+            seen["training" if self.training else "evaluation"].add(flushed())
+            output = super().forward(x)
+            if self.training:
+                output.register_hook(lambda _: seen["gradient"].add(flushed()))
+            return output
+
+    if not torch.set_flush_denormal(before):
+        pytest.skip("this processor has no such setting")
+    try:
+        run(Noting(TASK.input, TASK.target), tmp_path)
+        assert flushed() == before
+    finally:
+        torch.set_flush_denormal(False)
+    assert seen["training"] == seen["gradient"] == {True}
+    assert True in seen["evaluation"]  # the check of causality after the run computes as the caller does
+
+
 def test_learning_rates_follow_the_schedule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rates: list[float] = []
     real = torch.optim.AdamW.step
