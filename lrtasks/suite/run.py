@@ -76,10 +76,11 @@ class SuiteProgress:
         return 0.0 if began is None else time.monotonic() - began
 
     def seconds_left(self) -> float | None:
-        """Return the estimated seconds until the last run ends; ``None`` while nothing is known.
+        """Return the estimated seconds until the last run ends; ``None`` if nothing is known.
 
         A run is expected to take as long as the mean of its model's ended runs, or of all ended runs if its model has
-        none. The number of runs at a time is expected to stay the same.
+        none. If all unfinished runs have taken longer than that, nothing is known. The number of runs at a time is
+        expected to stay the same.
         """
         taken: dict[str, list[float]] = {}
         for run, status, seconds in zip(self.runs, self.statuses, self.seconds, strict=True):
@@ -87,11 +88,13 @@ class SuiteProgress:
                 taken.setdefault(run.model.name, []).append(seconds)
         if not taken:
             return None
-        any_model, left = [value for values in taken.values() for value in values], [0.0]
+        any_model, left = [value for values in taken.values() for value in values], list[float]()
         for number, run in enumerate(self.runs):
             if self.statuses[number] in (WAITING, RUNNING):
                 left.append(max(mean(taken.get(run.model.name, any_model)) - self.elapsed(number), 0.0))
-        return max(sum(left) / max(1, self.statuses.count(RUNNING)), *left)
+        if left and not any(left):
+            return None
+        return max([sum(left) / max(1, self.statuses.count(RUNNING)), *left])
 
 
 OnChange = Callable[[SuiteProgress, int | None], None]
