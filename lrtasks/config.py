@@ -232,10 +232,15 @@ def assign(
         if not having:
             every = sorted({*options, *(entry for names in known.values() for entry in names or ())})
             others = [entry for entry in every if entry.replace("-", "_") != name]
-            listed = [f"{owner} has: {', '.join(names)}" for owner, names in known.items() if names]
+            hint = suggestion(name, others)
+            # list the parameters of the owners of close names; without such an owner, all but the many of the budget
+            near = [owner for owner, names in known.items() if any(repr(entry) in hint for entry in names or ())]
+            owners = near or [owner for owner in known if owner != "budget"]
+            listed = [f"{owner} has: {', '.join(names)}" for owner in owners if (names := known[owner])]
+            listed += [] if near else ["lrtasks describe budget lists those of budget"]
             listed += [f"write {o}.{name} for a {o} of your own" for o, names in known.items() if names is None]
             no = f"no {' or '.join(known)} parameter is called {name!r}"
-            raise UsageError(f"{no}{suggestion(name, others)} ({'; '.join(listed)})")
+            raise UsageError(f"{no}{hint} ({'; '.join(listed)})")
         values = owned[having[0]]
         if bare in values and values[bare] != value:
             raise UsageError(f"{bare} is given twice: {values[bare]!r} and {value!r}")

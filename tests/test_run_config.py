@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import shlex
 import sys
 from dataclasses import replace
@@ -83,6 +84,22 @@ def test_everything_of_ours_has_both_presets(preset: str) -> None:
     assert [
         name for registry in registries for name in registry.built_in() if preset not in registry.get(name).presets
     ] == []
+
+
+@pytest.mark.parametrize(
+    ("setting", "listed"),
+    [
+        ("lenght", {"length"}),
+        ("kernl", {"d_state"}),
+        ("stpes", {"batch_size"}),
+        ("foo", {"length", "d_state"}),
+    ],
+)
+def test_only_the_parameters_of_the_likely_owner_are_listed(setting: str, listed: set[str]) -> None:
+    with pytest.raises(UsageError, match=f"called '{setting}'") as caught:
+        RunConfig.make("cumsum", "dlr", settings={setting: 8})
+    words = re.findall(r"\w+", str(caught.value).partition("(")[2])
+    assert listed == {"length", "d_state", "batch_size"}.intersection(words)
 
 
 @pytest.mark.parametrize(
