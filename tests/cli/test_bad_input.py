@@ -86,6 +86,8 @@ MISTAKES = {
     (*EVAL, "--data", "nowhere", "--dry-run"): "there is no folder nowhere",
     (*EVAL, "--test-lengths", "1", "--dry-run"): "length must be at least",
     (*SUITE, "--tracker", "foo", "--dry-run"): "unknown tracker 'foo'",
+    (*SUITE, "--test-data", "nowhere", "--dry-run"): "there is no folder nowhere",
+    (*SUITE, "--test-lengths", "1", "--dry-run"): "length must be at least",
     ("sweep", "--models", "dlr", "--task", "shift,recall"): "sweep takes one task, found shift,recall",
     ("sweep", "--models", "dlr", "--task", "fingerprint"): "sweep takes one task, found fingerprint",
     ("eval", "--model", "dlr", "--task", "all"): "eval takes one model and one task, found dlr and all",
