@@ -58,6 +58,11 @@ def test_bare_settings_are_keywords(tmp_path: Path) -> None:
         run(Layer, tmp_path, "shift", lenght=8)
 
 
+def test_an_unknown_keyword_is_compared_with_the_arguments(tmp_path: Path) -> None:
+    with pytest.raises(lrtasks.UsageError, match="called 'seeds'; did you mean 'seed'"):
+        run("dlr", tmp_path, seeds=2)
+
+
 def test_an_empty_results_folder_is_refused() -> None:
     """An empty path would be the current folder."""
     with pytest.raises(lrtasks.UsageError, match="out must be a path, found ''"):
@@ -69,6 +74,12 @@ def test_an_argument_of_a_wrong_type_is_named(argument: str) -> None:
     arguments: dict[str, Any] = {argument: 5}
     with pytest.raises(lrtasks.UsageError, match=rf"^{argument} must be .*, found 5$"):
         lrtasks.evaluate(Layer, TASK, **arguments)
+
+
+@pytest.mark.parametrize("folder", [None, 3])
+def test_a_model_is_loaded_from_a_path(folder: Any) -> None:
+    with pytest.raises(lrtasks.UsageError, match=f"load_model takes the folder of a run, found {folder}"):
+        lrtasks.load_model(folder)
 
 
 def test_a_tracker_must_be_named_by_a_text(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from inspect import signature
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -107,7 +108,8 @@ def evaluate(
             raise UsageError(f"{argument} must be {meaning}, found {value!r}")
     for owner, values in (("task", parameters), ("model", hyper), ("budget", budget)):
         settings = {f"{owner}.{key}": value for key, value in (values or {}).items()} | settings
-    config = RunConfig.make(task, model, preset=preset, seed=seed, settings=settings, data=data, name=name)
+    named: dict[str, Any] = {"data": data, "name": name, "options": signature(evaluate).parameters}
+    config = RunConfig.make(task, model, preset=preset, seed=seed, settings=settings, **named)
     return run(config, device=device, workers=workers, out=out, trackers=trackers, overwrite=overwrite, quiet=quiet)
 
 
@@ -174,6 +176,8 @@ def load_model(
             of the model or task was moved, or the file of the model was edited, since the run; or if the weights do not
             fit the model.
     """
+    if not isinstance(folder, (str, PathLike)):
+        raise UsageError(f"load_model takes the folder of a run, found {folder!r}")
     folder = Path(folder)
     record = read_record(folder)
     if trained and not (folder / loop.WEIGHTS).exists():
