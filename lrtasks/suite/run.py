@@ -79,8 +79,8 @@ class SuiteProgress:
         """Return the estimated seconds until the last run ends; ``None`` if nothing is known.
 
         A run is expected to take as long as the mean of its model's ended runs, or of all ended runs if its model has
-        none. If all unfinished runs have taken longer than that, nothing is known. The number of runs at a time is
-        expected to stay the same.
+        none. If less than a second is left by that, the unfinished runs outlast the estimate, and nothing is known. The
+        number of runs at a time is expected to stay the same.
         """
         taken: dict[str, list[float]] = {}
         for run, status, seconds in zip(self.runs, self.statuses, self.seconds, strict=True):
@@ -92,9 +92,8 @@ class SuiteProgress:
         for number, run in enumerate(self.runs):
             if self.statuses[number] in (WAITING, RUNNING):
                 left.append(max(mean(taken.get(run.model.name, any_model)) - self.elapsed(number), 0.0))
-        if left and not any(left):
-            return None
-        return max([sum(left) / max(1, self.statuses.count(RUNNING)), *left])
+        seconds = max([sum(left) / max(1, self.statuses.count(RUNNING)), *left])
+        return seconds if seconds >= 1 or not left else None
 
 
 OnChange = Callable[[SuiteProgress, int | None], None]
