@@ -100,7 +100,7 @@ def measurements(page: Path, words: Sequence[str]) -> str:
     return render("markdown", report.tables(), report.notes())
 
 
-CHARTED = ("transformer", "mega", "longvq", "focus", "hyena", "seqboat", "dlr", "s4d")
+CHARTED = ("mega", "transformer", "longvq", "focus", "gated-deltanet", "mamba2", "seqboat", "gla", "dlr", "s4d")
 """Models in the chart of costs, the slowest first."""
 
 
