@@ -85,6 +85,14 @@ def test_training_changes_the_model_and_leaves_no_gradients() -> None:
     assert all(torch.equal(value, before[name]) for name, value in again.named_parameters()), "the same start each time"
 
 
+def test_a_step_computes_without_denormal_numbers_as_in_a_run() -> None:
+    seen = list[bool]()
+    model, step = measure._prepare(case("transformer", 16), "training")
+    model.register_forward_hook(lambda *_: seen.append(bool(torch.full((1,), 2.0**-130) * 1.0 == 0)))
+    step()
+    assert seen == [True]
+
+
 def test_extra_losses_are_part_of_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
     model, run = measure._prepare(case("longvq", 32), "training")
     calls: list[Tensor] = []
