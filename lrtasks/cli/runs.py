@@ -106,11 +106,9 @@ def evaluate(
     if dry_run:
         from lrtasks.evaluation.batches import make_streams
         from lrtasks.evaluation.environment import make_fabric
-        from lrtasks.evaluation.further_tests import further_tests
         from lrtasks.suite.expand import require_possible
 
         require_possible(configs[0])
-        further_tests(configs[0])
         streams = make_streams(configs[0], how["workers"], make_fabric(device, configs[0].budget.precision))
         configs = [dataclasses.replace(config, data_digest=streams.digest) for config in configs]
         return print_plan(configs, out, device=device, as_json=as_json)
@@ -155,7 +153,6 @@ def carry_out(
     ``show`` prints in another way: from the names of the selected settings, the runs and their records.
     """
     from lrtasks.cli.display import display
-    from lrtasks.evaluation.further_tests import further_tests
     from lrtasks.suite.estimate import planned
     from lrtasks.suite.expand import require_comparable
     from lrtasks.suite.run import run_suite
@@ -167,11 +164,6 @@ def carry_out(
     may_differ = SHARED_BUDGET if unequal_budgets or wanted.unequal_budgets else varied
     if dry_run:
         require_comparable(wanted.runs, may_differ)
-        for run in wanted.runs:
-            try:
-                further_tests(run)
-            except UsageError as error:
-                raise UsageError(f"{run.title()}: {error}") from None
         return print_plan(planned(wanted, selected=bool(selected)), out, device=how["device"], as_json=as_json)
 
     def run_all(runs: Sequence[RunConfig], on_end: OnEnd = lambda *_: None) -> list[RunRecord]:

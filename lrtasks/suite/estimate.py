@@ -7,7 +7,6 @@ import math
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
@@ -82,12 +81,14 @@ def make_plan(runs: Sequence[RunConfig], out: Path, *, device: str = "auto", pat
     device. If there are none, a few steps are timed here. After ``patience`` seconds, no further model is timed.
 
     Raises:
-        UsageError: if the folder ``out`` cannot be made or is not writable.
+        UsageError: if the folder ``out`` cannot be made or is not writable; or if a further test of a run is impossible
+            or its dataset cannot be read.
     """
     require_folder(out, "the results folder")
     name = device_name(make_fabric(device, "32").device)
     start, began = time.process_time(), time.monotonic()
     left = [run for run in runs if look(run, run.folder(out))[1] is None]
+    counts = [_steps(run) for run in left]
     keys = [_key(run.record()) for run in left]
     earlier: dict[str, list[float]] = {}
     for _, record in read_records(out)[0] if out.exists() else ():
@@ -104,7 +105,7 @@ def make_plan(runs: Sequence[RunConfig], out: Path, *, device: str = "auto", pat
             except Exception as error:  # of the user's code, or no memory
                 failed = failed or f"{run.title()}: {with_line(error)}"
     usual = mean(steps.values()) if steps else math.nan
-    total = sum(start + _steps(run) * steps.get(key, usual) for key, run in zip(keys, left, strict=True))
+    total = sum(start + count * steps.get(key, usual) for key, count in zip(keys, counts, strict=True))
     guessed = len({*keys} - steps.keys())
     return Plan(len(runs), len(runs) - len(left), total if steps else None, guessed, failed, start, name)
 
@@ -125,10 +126,12 @@ def seconds_per_step(run: RunConfig, device: str) -> float:
 
 
 def _steps(run: RunConfig) -> float:
-    """Return the number of training steps plus the number of evaluated batches."""
-    budget, further = run.budget, 0
-    with suppress(UsageError):
+    """Return the number of training steps plus the number of evaluated batches; refuse impossible further tests."""
+    budget = run.budget
+    try:
         further = len(further_tests(run)) * max(1, budget.test_batches // SHARE)
+    except UsageError as error:
+        raise UsageError(f"{run.title()}: {error}") from None
     evaluations = -(-budget.steps // budget.eval_every)
     return budget.steps + evaluations * budget.val_batches + budget.test_batches + further
 
