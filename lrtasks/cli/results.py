@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -239,15 +240,28 @@ def _left_out(problems: Sequence[str]) -> None:
 def _chosen(runs: pd.DataFrame, models: str, tasks: str) -> pd.DataFrame:
     """Return the runs of the chosen models and tasks: names or addresses, separated by commas, or ``all``.
 
-    A task with a preset (``word-problem@a5``) stands for the runs with the parameters of this preset.
+    A model's label in the table (``dlr (kernel=prod)``) stands for the runs in its column. A task with a preset
+    (``word-problem@a5``) stands for the runs with the parameters of this preset.
     """
     if models != "all":
-        wanted, known = models.split(","), {*runs["address"].dropna(), *runs["model"]}
-        for name in (name for name in wanted if name not in known):
-            raise unknown("model", name, set(runs["model"]))
-        runs = runs[runs["model"].isin(wanted) | runs["address"].isin(wanted)]
-    if tasks == "all":
-        return runs
+        wanted = re.split(r",(?![^(]*\))", models)  # no comma within the brackets of a label
+        kept, known = runs["model"].isin(wanted) | runs["address"].isin(wanted), {*runs["address"], *runs["model"]}
+        labels = [name for name in wanted if name not in known]
+        if labels:
+            from lrtasks.results.compare import by_column
+
+            tables = [runs] if tasks == "all" else [runs, _of_tasks(runs, tasks)]
+            found = {label: own for each in tables for label, own in by_column(each).items()}
+            for name in labels:
+                if name not in found:
+                    raise unknown("model", name, {*runs["model"], *found})
+                kept |= runs.index.isin(found[name].index)
+        runs = runs[kept]
+    return runs if tasks == "all" else _of_tasks(runs, tasks)
+
+
+def _of_tasks(runs: pd.DataFrame, tasks: str) -> pd.DataFrame:
+    """Return the runs of the chosen tasks."""
     from lrtasks.generators.base import make, registry
     from lrtasks.results.profile import budgets_on
 

@@ -430,6 +430,20 @@ def test_records_are_chosen_by_model_and_task(results: Callable[..., Any]) -> No
     assert said.err.splitlines()[-1] == "lrtasks: unknown task 'shift'. Allowed: mips"
 
 
+def test_a_model_is_chosen_by_the_label_of_its_column(results: Callable[..., Any]) -> None:
+    for number, d_state in enumerate((4, 8)):
+        folder = Path("runs") / f"variant{number}"
+        folder.mkdir()
+        made(model="lru", hyper={"d_state": d_state, "glu": d_state > 4}).write(folder)
+    labels = ["lru (d_state=4, glu=false)", "lru (d_state=8, glu=true)"]
+    assert all(label in results().out for label in labels)
+    for chosen, count in ((labels[1], 1), (",".join(labels), 2), (f"dss,{labels[0]}", 2), ("lru,dss", 3)):
+        assert len(json.loads(results("--models", chosen, "--json").out)) == count
+    (row,) = json.loads(results("--models", labels[1], "--tasks", "shift", "--json").out)
+    assert row["model_parameters"]["d_state"] == 8
+    assert f"did you mean {labels[1]!r}" in results("--models", "lru (d_state=8, glu=tru)").err
+
+
 def test_a_preset_chooses_the_runs_with_its_parameters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Callable[..., Any]
 ) -> None:
