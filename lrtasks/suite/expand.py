@@ -8,6 +8,7 @@ runs (:class:`SingleRun`), each with ``settings`` of its own.
 from __future__ import annotations
 
 import itertools
+import math
 import tomllib
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -171,8 +172,8 @@ def read_suite(file: str | Path, settings: Mapping[str, Any] | None = None) -> S
 def make_suite(content: Mapping[str, Any], settings: Mapping[str, Any], *, options: Iterable[str] = ()) -> Suite:
     """Make a suite from the content of a suite file; see :func:`read_suite`.
 
-    A setting whose text has commas varies: each of its values makes a point of the grid. The ``settings`` override
-    those in ``content``; a hint on an unknown setting may name ``options``.
+    A setting whose text has commas varies, also in a single run: each of its values makes a point of the grid. The
+    ``settings`` override those in ``content``; a hint on an unknown setting may name ``options``.
 
     Raises:
         UsageError: for a value of a wrong type, an unknown model or task, an impossible single run, and as in
@@ -192,17 +193,16 @@ def make_suite(content: Mapping[str, Any], settings: Mapping[str, Any], *, optio
     if combined:
         chosen_models, tasks = models.registry.select(whole.models), generators.registry.select(whole.tasks)
         grid, fixed = split_grid(override(shared, settings))
-        points = [dict(zip(grid, point, strict=True)) for point in itertools.product(*grid.values())]
-        count = len(points) * len(chosen_models) * len(tasks) * whole.seeds
-        if count > MAX_RUNS:
-            raise UsageError(f"the suite has {count:,} runs; at most {MAX_RUNS:,} are allowed")
+        points = _points(grid, len(chosen_models) * len(tasks) * whole.seeds)
         how: dict[str, Any] = {"preset": whole.preset, "seeds": range(whole.seeds), "grid": points, "settings": fixed}
         suite = expand(chosen_models, tasks, **how, options=options)
     for number, single in enumerate(singles, 1):
         try:
-            suite.runs.append(_single(dict(single), whole.preset, shared, settings))
+            found, own_grid = _single(dict(single), whole.preset, shared, settings)
         except UsageError as error:
             raise UsageError(f"run {number}: {error}") from None
+        suite.runs.extend(found)
+        grid |= own_grid
     return Suite(suite.runs, suite.skipped, whole.time_limit, whole.unequal_budgets, tuple(grid))
 
 
@@ -255,16 +255,32 @@ def require_comparable(runs: Sequence[RunConfig], may_differ: Collection[str] = 
     require_equal_budgets(setups, "give one value for all runs, or allow several (--unequal-budgets)", may_differ)
 
 
-def _single(content: dict[str, Any], preset: str, shared: Mapping[str, Any], given: Mapping[str, Any]) -> RunConfig:
-    """Return a single run. Raise :class:`UsageError` if it is impossible (a combination would be skipped)."""
+def _points(grid: Mapping[str, list[Any]], runs: int = 1) -> list[dict[str, Any]]:
+    """Return the points of a grid; raise :class:`UsageError` if ``runs`` runs at each of them are too many."""
+    count = runs * math.prod(map(len, grid.values()))
+    if count > MAX_RUNS:
+        raise UsageError(f"the suite has {count:,} runs; at most {MAX_RUNS:,} are allowed")
+    return [dict(zip(grid, point, strict=True)) for point in itertools.product(*grid.values())]
+
+
+def _single(
+    content: dict[str, Any], preset: str, shared: Mapping[str, Any], given: Mapping[str, Any]
+) -> tuple[list[RunConfig], dict[str, list[Any]]]:
+    """Return a single run, once for each point of its grid, and the grid.
+
+    Raises:
+        UsageError: if a run is impossible (a combination would be skipped).
+    """
     settings = override(override(shared, _take_settings(content)), given)
     single = SingleRun.make(**content)
     for key in (key for key in ("model", "task") if key not in content):
         raise UsageError(f"{key} is missing")
-    preset = single.preset or preset
-    made = RunConfig.make(single.task, single.model, preset=preset, seed=single.seed, settings=settings)
-    require_possible(made)
-    return made
+    grid, fixed = split_grid(settings)
+    how: dict[str, Any] = {"preset": single.preset or preset, "seed": single.seed}
+    made = [RunConfig.make(single.task, single.model, settings={**fixed, **point}, **how) for point in _points(grid)]
+    for run in made:
+        require_possible(run)
+    return made, grid
 
 
 def require_possible(run: RunConfig) -> None:

@@ -107,6 +107,23 @@ settings = { kernel = "prod", steps = 6 }
     assert what(both) == [("dss", "mips", "paper", 0), *expected]
 
 
+def test_a_grid_reaches_single_runs(tmp_path: Path) -> None:
+    text = 'models = ["dss"]\ntasks = ["shift"]\n[[runs]]\nmodel = "dlr"\ntask = "cumsum"\nseed = 7\n'
+    suite = read(tmp_path, text, length="16,32", lr=0.1)
+    assert [(*what(suite)[number][:2], run.task.length) for number, run in enumerate(suite.runs)] == [
+        ("dss", "shift", 16),
+        ("dss", "shift", 32),
+        ("dlr", "cumsum", 16),
+        ("dlr", "cumsum", 32),
+    ]
+    assert suite.varied == ("length",)
+    suite = read(tmp_path, text + 'settings = { kernel = "real,prod", length = 16 }')
+    assert [run.model.parameters["kernel"] for run in suite.runs[1:]] == ["real", "prod"]
+    assert suite.varied == ("kernel",)
+    with pytest.raises(UsageError, match="run 1: shift: length must be a whole number, found 'x'"):
+        read(tmp_path, '[[runs]]\nmodel = "dlr"\ntask = "shift"', length="16,x")
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
