@@ -291,7 +291,8 @@ class Table:
             count = f"{len(at_end)} of {sum(bool(cell['selected']) for cell in scored)} cells"
             said = f"{count} chose the lowest or highest {names} that was tried: a value beyond it may be better"
             notes.append(f"{said} (not solved by every seed: {unsolved})")
-        return [*notes, *versions_note(self.runs["version"]), *paper_notes(self.cells)]
+        with_paper = [cell for cell in self.cells if cell["scored"] or cell["paper_beside"] is not None]
+        return [*notes, *versions_note(self.runs["version"]), *paper_notes(with_paper)]
 
     def tables(self, *, transpose: bool = False, by_length: bool = False) -> list[TextTable]:
         """Return the table of scores (``transpose``: models as rows), costs, and with ``by_length`` further tests."""

@@ -336,6 +336,9 @@ def test_the_papers_figure_stands_beside_a_score_only_if_length_size_and_budget_
     assert table.rows()[0]["paper_differs"] == differs
     assert table.scores().lines[0][3:] == (["0.700"] if differs else ["0.700", "1"])
     assert any(note.startswith("not comparable: DLR" if differs else "paper: DLR") for note in table.notes())
+    # a run without a score has nothing to compare, but its row still shows a comparable figure, with its source
+    failed = tabled([made(status="failed", **{**as_in_the_paper, **change})])
+    assert any("DLR" in note for note in failed.notes()) == (not differs)
 
 
 def test_a_run_with_other_task_parameters_than_the_papers_does_not_compare() -> None:

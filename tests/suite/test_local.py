@@ -23,7 +23,7 @@ from lrtasks.errors import UsageError
 from lrtasks.files import held
 from lrtasks.results import read_record
 from lrtasks.run_config import RunConfig
-from lrtasks.suite.backends import Job
+from lrtasks.suite.backends import Failure, Job, run_job
 from lrtasks.suite.backends.local import Local
 from lrtasks.suite.run import run_suite
 
@@ -72,6 +72,14 @@ def test_each_job_ends_once_with_its_reason(tmp_path: Path) -> None:
     assert sorted(diary.begun) == [0, 1, 2]
     assert diary.lines == {0: "fine", 1: "refused: Missing option '--model'.", 2: "stopped at its time limit of 0.05 s"}
     assert [job.folder.joinpath("log.txt").exists() for job in jobs] == [False, False, True]
+
+
+@pytest.mark.parametrize(("said", "reason"), [("", ""), ("first\nlast\n", "; the last line it wrote: last")])
+def test_the_reason_of_a_failure_has_the_last_line_if_there_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, reason: str
+) -> None:
+    monkeypatch.setattr("lrtasks.suite.backends.run_command", lambda *_, **__: (3, said))
+    assert run_job(Job(("list",), tmp_path)) == Failure(f"ended with exit code 3{reason}")
 
 
 def test_what_goes_wrong_here_stops_all_jobs(tmp_path: Path) -> None:

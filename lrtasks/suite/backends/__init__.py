@@ -116,4 +116,5 @@ def run_job(job: Job, **limits: Any) -> Failure | None:
         with suppress(ValueError):
             name = signal.Signals(-code).name
             return Failure(f"killed by {name}" + (", often for lack of memory" if name == "SIGKILL" else ""))
-    return Failure(last if code == 1 and last else f"ended with exit code {code}; the last line it wrote: {last}")
+    ended = f"ended with exit code {code}" + (f"; the last line it wrote: {last}" if last else "")
+    return Failure(last if code == 1 and last else ended)
