@@ -80,6 +80,7 @@ def draw_curves(runs: pd.DataFrame, records: Sequence[RunRecord]) -> Figure:
                 if record.status == "diverged":
                     panel.plot(*np.asarray(panel.get_lines()[-1].get_xydata())[-1:].T, **DIVERGED)
         _finish(panel, of_task, "training step", "validation ")
+        panel.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     return _with_legend(figure, drawn)
 
 

@@ -106,6 +106,11 @@ def test_low_scores_are_on_the_lower_edge_and_do_not_stretch_the_axis(kind: str,
         assert points and min(points) >= low
 
 
+def test_the_axis_of_training_steps_has_whole_numbers() -> None:
+    (panel,) = drawn("curves", [made(curve=curve(0.5))]).axes
+    assert all(float(tick).is_integer() for tick in panel.get_xticks())
+
+
 def test_the_axis_points_up_where_all_scores_are_far_below_zero() -> None:
     (panel,) = drawn("curves", [made(baselines={"constant": {"r2": -5.0}}, curve=curve(-4.0, -3.0))]).axes
     low, high = panel.get_ylim()
