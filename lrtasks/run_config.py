@@ -151,7 +151,8 @@ class RunConfig:
 
     def title(self) -> str:
         """Return a title of the run for readers, with all settings that the user gave."""
-        settings = "".join(f" {name.split('.')[-1]}={value}" for name, value in self.settings.items())
+        plain = {name: value if isinstance(value, tuple | list) else [value] for name, value in self.settings.items()}
+        settings = "".join(f" {name.split('.')[-1]}={','.join(map(str, values))}" for name, values in plain.items())
         _, instance = split_preset(self.task_address or "")
         task = f"{self.task.name}@{instance}" if instance else self.task.name
         return f"{self.model.name} on {task}{settings} seed {self.seed}"

@@ -254,6 +254,11 @@ def test_a_title_names_the_instance() -> None:
     assert [config.task.parameters()["group"] for config in configs] == ["S3", "A5"]
 
 
+def test_a_title_shows_settings_as_a_command_takes_them() -> None:
+    config = RunConfig.make("shift", "dlr", settings={"test_lengths": (512, 1024), "kernel": "prod"})
+    assert config.title() == "dlr on shift kernel=prod test_lengths=512,1024 seed 0"
+
+
 @pytest.mark.parametrize("preset", [7, ["small"], None])
 def test_a_preset_that_is_no_text_is_refused(preset: Any) -> None:
     with pytest.raises(UsageError, match=r"^unknown preset .*Allowed: .*small"):
