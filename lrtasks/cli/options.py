@@ -46,7 +46,7 @@ Device = Annotated[str, Option(help="auto, cpu or cuda.")]
 Out = Annotated[Path, Option("--out", "-o", help="Results folder.")]
 OutFile = Annotated[Path | None, Option("--out", "-o", help="File to write, instead of standard output.")]
 Folders = Annotated[list[Path] | None, Argument(help="Results folders (default: runs).")]
-Chosen = Annotated[str, Option(help="Names as in the table, separated by commas, or all.")]
+Chosen = Annotated[str, Option(help="Names, separated by commas, or all.")]
 TaskName = Annotated[str, Argument(help="A task (lrtasks list) or FILE.py:NAME.", autocompletion=complete_tasks)]
 TaskSettings = Annotated[list[str] | None, Option("--set", help="NAME=VALUE: a task parameter.")]
 Settings = Annotated[
