@@ -210,11 +210,11 @@ class Registry(Generic[T]):
                 cls = point.load()
         except (Exception, SystemExit) as error:
             raise UsageError(f"{where} cannot be imported: {in_one_line(error)}") from error
-        for known, owner in self._classes.items():
-            if owner is cls and known != name:
-                named = f"entry point {name!r} = {point.value} names a class"
-                raise UsageError(f"{named} registered as the {self.kind} {known!r}")
-        self.register(name)(self._checked(cls, where))
+        own = getattr(cls, "__dict__", {}).get("name", name)
+        self._checked(cls, where)
+        if own != name:
+            raise UsageError(f"entry point {name!r} = {point.value} names a class called {own!r}; give both one name")
+        self.register(name)(cls)
 
 
 def split_preset(text: str) -> tuple[str, str]:
