@@ -48,6 +48,9 @@ RENDERERS: dict[str, Renderer] = {
     "lengths": published.lengths,
     "measurements": published.measurements,
     "rates": published.rates,
+    "solvers": scores.solvers,
+    "solved": scores.solved,
+    "tests": scores.tests,
 }
 
 

@@ -1,7 +1,6 @@
-"""Hooks that MkDocs calls while it builds the site: make the report and the tour, insert scores, convert formulas.
+"""Hooks that MkDocs calls while it builds the site: make the report and the tour, insert charts, convert formulas.
 
-In a page, the comment ``<!-- scores: task shift -->`` or ``<!-- scores: models dlr dss -->`` inserts scores, and
-``<!-- chart: curves Learning curves -->`` inserts a chart.
+In a page, the comment ``<!-- chart: curves Learning curves -->`` inserts a chart.
 """
 
 from __future__ import annotations
@@ -36,7 +35,6 @@ CURVES = ("mqar", "recall", "reverse", "induction-heads")
 _CHART = re.compile(r"^<!-- chart: (\w+) (.+?) -->$", re.MULTILINE)
 _LINK = re.compile(r"\[([^\[\]]+)\]\((\.\./[^)#\s]+)(?:#[^)]*)?\)")
 _FORMULA = re.compile(r'<(span|div) class="arithmatex">(.*?)</\1>', re.DOTALL)
-_SCORES = re.compile(r"^<!-- scores: (\w+) (.+?) -->$", re.MULTILINE)
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
@@ -66,10 +64,9 @@ def _charts() -> Iterator[tuple[str, Figure]]:
 
 
 def on_page_markdown(markdown: str, *, page: Page, **_: object) -> str:
-    """Insert scores and charts for the comments of a page; replace links to files outside the site by their text."""
+    """Insert charts for the comments of a page; replace links to files outside the site by their text."""
     with_charts = _CHART.sub(r"![\2](results/\1.svg)", markdown)
-    with_scores = _SCORES.sub(lambda match: scores.KINDS[match[1]](match[2].split()), with_charts)
-    return _LINK.sub(lambda match: match[1] if _leaves_the_site(page, match[2]) else match[0], with_scores)
+    return _LINK.sub(lambda match: match[1] if _leaves_the_site(page, match[2]) else match[0], with_charts)
 
 
 def on_page_content(content: str, *, page: Page, **_: object) -> str:

@@ -1,81 +1,117 @@
-"""Scores of the published runs at the preset ``small``: tables for the site's pages, and the heat map of all."""
+"""Scores of the published runs at the preset ``small``: tables for the pages, and the heat map of all."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pandas as pd
-from regions import table
+from regions import link, table
 
+from lrtasks.registry import split_preset
 from lrtasks.results import RunRecord, read_records
-from lrtasks.results.formats import markdown_text, number
+from lrtasks.results.formats import TextTable, markdown_text, number
 from lrtasks.results.frame import make_frame
 from lrtasks.results.plots import draw_heatmap
 from lrtasks.results.style import encode
-from lrtasks.results.table import Row, arrange, make_table, paper_notes, shown
+from lrtasks.results.table import Row, Table, arrange, make_table, paper_notes
 
 RESULTS = Path(__file__).parents[2] / "results"
+TASKS = Path(__file__).parents[1] / "tasks"
 FAIR = RESULTS / "fair"
 CHECKS = ("choices", "rates", "sizes", "state-bytes", "steps")
 """Folders of runs that check a finding with variants of a model; the report and the frame do not contain them."""
 PUBLISHED = sorted(path for path in RESULTS.iterdir() if path.is_dir() and path.name not in (*CHECKS, "bench", "gpu"))
 TODAY = {
-    "fair": "With a learning rate chosen on validation, by seeds 0 to 2",
+    "fair": "Medians of seeds 0 to 2; validation chose the learning rate. At step: when a run was solved on validation",
     "calibration": "Single runs that solve it",
 }
 """Folders with runs under today's presets, and a heading for each."""
 NONE_YET = "No runs are published yet."
 
 
-def of_task(words: Sequence[str]) -> str:
-    """Return the tables of the models' scores on one task."""
+def solvers(_: Path, words: Sequence[str]) -> str:
+    """Return for each preset of a task the models by the number of seeds that solve it, and the floor."""
     (name,) = words
-    return "\n\n".join(filter(None, (_solvers(name, folder) for folder in TODAY))) or NONE_YET
+    cells = [cell for cell in _fair_cells() if cell["task"] == name]
+    lines = []
+    for task in sorted({cell["instance"] for cell in cells}):
+        own = [cell for cell in cells if cell["instance"] == task]
+        named = [[seeds, ", ".join(f"{cell['column']} {_median(cell)}" for cell in at)] for seeds, at in _by_seeds(own)]
+        first = f"`{split_preset(task)[1] or 'small'}`"
+        lines += [[first, *named[0]], *(["", *line] for line in [*named[1:], ["floor", _floor(own[0])]])]
+    return table(["preset", "solved in", "models, with the median score"], lines)
 
 
-def _solvers(name: str, folder: str) -> str:
-    """Return the table of a folder's runs on a task: scores, step and cost of the solution, generalisation length."""
+def solved(page: Path, words: Sequence[str]) -> str:
+    """Return for each of the named models its tasks by the number of seeds that solve them."""
+    lines = []
+    for model in words:
+        first = f"`{model}`"
+        for seeds, at in _by_seeds([cell for cell in _fair_cells() if cell["model"] == model]):
+            scores = [(cell["instance"], link(page, TASKS / cell["task"]), cell["scaled_median"]) for cell in at]
+            named = ", ".join(f"[{task}]({address}.md) {number(score, 3)}" for task, address, score in scores)
+            lines.append([first, seeds, named])
+            first = ""
+    return table(["model", "solved in", "tasks, with the median scaled score"], lines) if lines else NONE_YET
+
+
+@functools.cache
+def _fair_cells() -> list[Row]:
+    """Return the fair cells, the best first; ``instance`` is the task's name in commands (``TASK@PRESET``)."""
+    made = make_table(runs_of(FAIR))
+    instances = _instances(made)
+    cells = [{**cell, "instance": instances[cell["row"]]} for cell in made.cells]
+    return sorted(cells, key=lambda cell: -cell["scaled_median"])
+
+
+def _instances(made: Table) -> dict[str, str]:
+    """Return for each row the shortest name of its task in the commands of the runs."""
+    named = made.runs.assign(instance=made.runs["command"].str.extract(r"--task (\S+)", expand=False))
+    return {row: min(own["instance"], key=len) for row, own in named.groupby("row", observed=True)}
+
+
+def _by_seeds(cells: Sequence[Row]) -> Iterator[tuple[str, list[Row]]]:
+    """Yield ``2 of 3 seeds`` and the cells that so many seeds solve, the most seeds first."""
+    for solved in sorted({cell["solved"] for cell in cells}, reverse=True):
+        at = [cell for cell in cells if cell["solved"] == solved]
+        yield f"{solved:.0f} of {at[0]['different_seeds']} seeds", at
+
+
+def _median(cell: Row) -> str:
+    return number(cell["median"], 3)
+
+
+def tests(_: Path, words: Sequence[str]) -> str:
+    """Return the tables of the models' scores on one task and its further tests (``2x``: twice the length)."""
+    (name,) = words
+    return "\n\n".join(filter(None, (_tests(name, folder) for folder in TODAY))) or NONE_YET
+
+
+def _tests(name: str, folder: str) -> str:
+    """Return the table of a folder's runs on a task: solved seeds, rate, step of the solution, scores of all tests."""
     runs = runs_of(RESULTS / folder)
     if not (runs["task"] == name).any():
         return ""
     made = make_table(runs[runs["task"] == name], unequal_budgets=True)
-    header = ["task", "model", "score", "floor", "rate", "solved at step", "samples", "ms per step", "generalises to"]
-    rows = []
-    for cell in made.cells:
-        steps = cell["steps_to_solve"]
-        samples = steps and steps * cell["budget.batch_size"]
-        line = [cell["row"], cell["column"], shown(cell), _floor(cell), f"{cell['budget.lr']:g}"]
-        speed = number(cell["seconds_per_step"] and 1e3 * cell["seconds_per_step"])
-        rows.append([*line, number(steps), number(samples), speed, number(cell["generalisation_length"])])
+    tested = made.by_length() or TextTable(["task", "model", "test"], [])
+    scores = {(row, column): line for row, column, _, *line in tested.lines}
+    header = ["task", "model", "solved", "learning rate", "at step", "floor", *tested.header[2:]]
+    instances, rows = _instances(made), []
+    for row, cells in made.along("row").items():
+        for cell in sorted(cells, key=lambda cell: -cell["median"]):
+            count = f"{cell['solved']:.0f} of {cell['different_seeds']}"
+            start = [instances[row], cell["column"], count, f"{cell['budget.lr']:g}", number(cell["steps_to_solve"])]
+            rows.append([*start, _floor(cell), _median(cell), *scores.get((row, cell["column"]), [])])
     notes = [markdown_text(note) for note in paper_notes(made.cells) if note.startswith("not comparable")]
     heading = f"{TODAY[folder]} ([records](../../results/{folder}/README.md)):"
     return "\n\n".join([heading, table(header, rows), *notes])
 
 
-def of_models(words: Sequence[str]) -> str:
-    """Return the table of the scores of the models named in ``words`` on every task, under the fair protocol."""
-    runs = runs_of(FAIR)
-    chosen = runs[runs["model"].isin(words)]
-    if chosen.empty:
-        return NONE_YET
-    found = make_table(chosen).cells
-    columns = sorted({cell["column"] for cell in found})
-    rows = []
-    for row in dict.fromkeys(cell["row"] for cell in found):
-        here = {cell["column"]: cell for cell in found if cell["row"] == row}
-        floor = _floor(next(iter(here.values())))
-        rows.append([row, floor, *(shown(here[model]) if model in here else "" for model in columns)])
-    return table(["task", "floor", *columns], rows)
-
-
 def heat_map() -> str:
     """Return the heat map of tasks × models under the fair protocol, as ``lrtasks plot heatmap`` writes it in SVG."""
     return encode(draw_heatmap(arrange(runs_of(FAIR)), []), ".svg").decode()
-
-
-KINDS: dict[str, Callable[[Sequence[str]], str]] = {"task": of_task, "models": of_models}
 
 
 @functools.cache

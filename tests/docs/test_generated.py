@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -38,7 +39,7 @@ def test_every_task_has_its_page(name: str) -> None:
     assert [name] in [words[1:] for words in regions(page) if words[0] == "task"]
     text = page.read_text()
     assert text.startswith(f"# {name}\n")
-    assert f"<!-- scores: task {name} -->" in text
+    assert f"<!-- generated: tests {name} -->" in text
     for part in ("**Formula.**", "**Worked example", "**What it tests.**", "**How hard.**", "```pycon"):
         assert part in text
 
@@ -47,8 +48,37 @@ def test_every_task_has_its_page(name: str) -> None:
 def test_every_model_has_one_page(name: str) -> None:
     pages = [page for page in MODEL_PAGES for words in regions(page) if words[0] == "model" and name in words]
     assert len(pages) == 1
-    scored = [line for line in pages[0].read_text().splitlines() if line.startswith("<!-- scores: models ")]
-    assert any(name in line.split() for line in scored)
+    assert [name] == [word for words in regions(pages[0]) if words[0] == "solved" for word in words if word == name]
+
+
+def test_tables_by_solved_seeds_agree_with_the_records() -> None:
+    runs: dict[tuple[str, str], list[tuple[bool, float]]] = {}
+    for path in (ROOT / "results" / "fair" / "copying").glob("*/record.json"):
+        record = json.loads(path.read_text())
+        if record["selection"]["chosen"]:
+            run = record["scaled"]["test"] >= 0.95, record["scores"]["test"]["accuracy"]
+            runs.setdefault((record["task"]["parameters"]["mode"], record["model"]["name"]), []).append(run)
+    modes = {"`small`": "copy", "`lookup`": "suffix-lookup", "`reverse`": "reverse"}
+    found, mode = {}, ""
+    for preset, seeds, named in lines(DOCS / "tasks" / "copying.md", "solvers copying"):
+        mode = modes.get(preset, mode)
+        if seeds != "floor":
+            for word in named.split(", "):
+                model, score = word.split(" ")
+                found[mode, model] = int(seeds[0]), score
+    assert found == {
+        cell: (sum(solved for solved, _ in own), f"{sorted(score for _, score in own)[1]:.3f}")
+        for cell, own in runs.items()
+    }
+    of_model = lines(DOCS / "models" / "focus.md", "solved focus focus-h")
+    shown = {name: seeds for _, seeds, named in of_model for name in re.findall(r"\[(copying\S*?)\]", named)}
+    assert shown["copying@reverse"] == f"{found['reverse', 'focus'][0]} of 3 seeds"
+
+
+def lines(page: Path, words: str) -> list[list[str]]:
+    """Return the cells of the table in the generated region called ``words``, without the header."""
+    text = page.read_text().partition(f"<!-- generated: {words} -->")[2].partition("<!-- end")[0]
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if "|" in line][2:]
 
 
 @pytest.mark.parametrize(

@@ -86,16 +86,12 @@ def test_every_link_and_anchor_inside_is_there(site: Path) -> None:
                 assert unquote(parts.fragment) in anchors[target] | {"__toc", "__search"}, f"{page}: {address}"
 
 
-def test_it_holds_the_report_and_the_scores_of_the_published_runs(site: Path) -> None:
+def test_it_holds_the_report(site: Path) -> None:
     assert (site / "results" / "report.html").stat().st_size < 10_000_000
-    text = re.sub(r"<[^>]+>", " ", (site / "tasks" / "shift.html").read_text())
-    assert re.search(r"\bshift\s+dlr\s+0\.99\d", text)
-    text = re.sub(r"<[^>]+>", " ", (site / "models" / "state_space.html").read_text())
-    assert re.search(r"\bmips\s+-?0\.\d+", text)
 
 
 def test_no_page_asks_for_what_nobody_puts_in(site: Path) -> None:
-    asked = {page.name for page, _ in pages(site) if "<!-- scores" in page.read_text()}
+    asked = {page.name for page, _ in pages(site) if "<!-- chart" in page.read_text()}
     assert asked == set()
 
 
