@@ -15,7 +15,7 @@ from scores import FAIR, PUBLISHED, RESULTS, runs_in, runs_of
 
 from lrtasks.bench.report import COSTS, Report, read_measurements
 from lrtasks.generators.base import GROUPS, names
-from lrtasks.metrics import scaled_score
+from lrtasks.metrics import TEST_SOLVED, scaled_score
 from lrtasks.results import frame, style
 from lrtasks.results.formats import number, render
 from lrtasks.results.frame import COLUMNS, make_frame, write_frame
@@ -23,6 +23,10 @@ from lrtasks.results.table import Row, make_table
 
 FRAME = RESULTS / "published.parquet"
 """The frame of all published runs, which is part of the installed package."""
+
+
+CHANGE = 0.05
+"""Smallest change of a scaled score that is counted as one."""
 
 
 def frame_is_fresh(*, write: bool) -> bool:
@@ -141,11 +145,24 @@ def cells_of(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def rates(page: Path, _: Sequence[str]) -> str:
-    """Return scaled scores of seed 0, at the chosen rate and at the folder's, for each cell with a run there."""
+    """Return scaled scores of seed 0 by rate for each cell with a run in the page's folder, and what they sum up to."""
     runs = cells_of(pd.concat([runs_of(FAIR), runs_of(page.parent)]))
     scores = runs.pivot(index=["task", "model"], columns="budget.lr", values="scaled_score")
     scores = scores[scores[max(scores)].notna()].dropna(axis="columns", how="all")
     lines = [
         [*cell, *(number(score, 3) for score in line)] for cell, line in zip(scores.index, scores.values, strict=True)
     ]
-    return table(["task", "model", *(f"lr {rate:g}" for rate in scores)], lines)
+    low, high = (scores[rate] for rate in sorted(scores)[-2:])
+    won, lost = (
+        f"{len(own)} ({', '.join(f'{model} on {task}' for task, model in own)})"
+        for own in ([*low.index[a.ge(TEST_SOLVED) & b.lt(TEST_SOLVED)]] for a, b in ((high, low), (low, high)))
+    )
+    rises, falls = high.gt(low + CHANGE).sum(), high.lt(low - CHANGE).sum()
+    said = (
+        f"Of {len(scores)} cells, {won} are solved by seed 0 at {high.name:g} and not at {low.name:g}, and {lost} at"
+        f" {low.name:g} and not at {high.name:g}. The scaled score rises by more than {CHANGE} in {rises} cells and"
+        f" falls by more than {CHANGE} in {falls}."
+    )
+    return (
+        "\n".join(textwrap.wrap(said, 130)) + "\n\n" + table(["task", "model", *(f"lr {r:g}" for r in scores)], lines)
+    )
