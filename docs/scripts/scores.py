@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -24,11 +25,15 @@ CHECKS = ("choices", "rates", "sizes", "state-bytes", "steps")
 """Folders of runs that check a finding with variants of a model; the report and the frame do not contain them."""
 PUBLISHED = sorted(path for path in RESULTS.iterdir() if path.is_dir() and path.name not in (*CHECKS, "bench", "gpu"))
 TODAY = {
-    "fair": "Medians of seeds 0 to 2; validation chose the learning rate. At step: when a run was solved on validation",
-    "calibration": "Single runs that solve it",
+    "fair": "Medians of seeds 0 to 2, with the learning rate that validation chose",
+    "calibration": "Single runs that solve the task",
 }
 """Folders with runs under today's presets, and a heading for each."""
-NONE_YET = "No runs are published yet."
+STEP = (
+    "The column `at step` has the median step from which the scaled score on validation was at least 0.99. It is empty"
+    " if half of the seeds or more do not reach this score."
+)
+NONE_YET = "No runs at preset `small` are published yet."
 
 
 def solvers(_: Path, words: Sequence[str]) -> str:
@@ -54,7 +59,11 @@ def solved(page: Path, words: Sequence[str]) -> str:
             named = ", ".join(f"[{task}]({address}.md) {number(score, 3)}" for task, address, score in scores)
             lines.append([first, seeds, named])
             first = ""
-    return table(["model", "solved in", "tasks, with the median scaled score"], lines) if lines else NONE_YET
+    if not lines:
+        return NONE_YET
+    missing = [f"`{model}`" for model in words if model not in {cell["model"] for cell in _fair_cells()}]
+    said = f"\n\nNot run yet: {', '.join(missing)}." if missing else ""
+    return table(["model", "solved in", "tasks, with the median scaled score"], lines) + said
 
 
 @functools.cache
@@ -86,7 +95,8 @@ def _median(cell: Row) -> str:
 def tests(_: Path, words: Sequence[str]) -> str:
     """Return the tables of the models' scores on one task and its further tests (``2x``: twice the length)."""
     (name,) = words
-    return "\n\n".join(filter(None, (_tests(name, folder) for folder in TODAY))) or NONE_YET
+    made = [found for folder in TODAY if (found := _tests(name, folder))]
+    return "\n\n".join([*made, STEP] if made else [NONE_YET])
 
 
 def _tests(name: str, folder: str) -> str:
@@ -102,7 +112,10 @@ def _tests(name: str, folder: str) -> str:
     for row, cells in made.along("row").items():
         for cell in sorted(cells, key=lambda cell: -cell["median"]):
             count = f"{cell['solved']:.0f} of {cell['different_seeds']}"
-            start = [instances[row], cell["column"], count, f"{cell['budget.lr']:g}", number(cell["steps_to_solve"])]
+            own = made.runs[(made.runs["row"] == row) & (made.runs["column"] == cell["column"])]
+            given = re.findall(r"--set model\.(\S+)", own["command"].iloc[0])
+            model = cell["column"] + (f" ({', '.join(given)})" if given else "")
+            start = [instances[row], model, count, f"{cell['budget.lr']:g}", number(cell["steps_to_solve"])]
             rows.append([*start, _floor(cell), _median(cell), *scores.get((row, cell["column"]), [])])
     notes = [markdown_text(note) for note in paper_notes(made.cells) if note.startswith("not comparable")]
     heading = f"{TODAY[folder]} ([records](../../results/{folder}/README.md)):"
