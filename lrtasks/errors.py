@@ -6,7 +6,7 @@ import difflib
 import re
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from operator import index
 from pathlib import Path
@@ -151,6 +151,12 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     if not close:
         return ""
     return "; did you mean " + " or ".join(repr(spelt[name]) for name in close) + "?"
+
+
+def require_known(what: str, word: Any, known: Collection[str]) -> None:
+    """Raise the error of :func:`unknown` unless ``word`` is a name in ``known``."""
+    if not isinstance(word, str) or word not in known:
+        raise unknown(what, word, known)
 
 
 def unknown(what: str, word: Any, known: Iterable[str], allowed: str = "") -> UsageError:

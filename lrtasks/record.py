@@ -112,7 +112,7 @@ class RunRecord:
         "loss": [0.7, 0.5]}``), because rows would repeat the names of the columns.
         """
         compact = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
-        content = _convert_tables(_finite(dataclasses.asdict(self)), _to_columns)
+        content = _convert_tables(json.loads(json.dumps(dataclasses.asdict(self)), **_BOUNDED), _to_columns)
         lines = (f" {compact(name)}: {compact(value)}" for name, value in content.items())
         return "{\n" + ",\n".join(lines) + "\n}"
 
@@ -363,12 +363,7 @@ def _load(file: Path) -> Any:
         if found.st_size > MAX_BYTES:
             raise UsageError(f"{file} is too large for a run record: {found.st_size:,} bytes, at most {MAX_BYTES:,}")
         text = file.read_text(encoding="utf-8")
-        content = json.loads(
-            text,
-            parse_float=lambda number: _bounded(float(number)),
-            parse_int=lambda number: _bounded(int(number)),
-            parse_constant=lambda _: None,
-        )
+        content = json.loads(text, **_BOUNDED)
         if _SURROGATE.search(text):
             json.dumps(content, ensure_ascii=False).encode()  # fails for a lone surrogate, which is not valid text
         return content
@@ -441,14 +436,13 @@ def _misfit(value: Any, form: Any) -> str | None:
     return None
 
 
-def _finite(value: Any) -> Any:
-    """Return ``value`` with ``None`` for each number that is not finite or whose size exceeds :data:`MAX_NUMBER`."""
-    if isinstance(value, dict):
-        return {key: item if type(item) is str else _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return _bounded(value) if isinstance(value, float | int) else value
-
-
 def _bounded(number: float) -> float | None:
     return number if -MAX_NUMBER < number < MAX_NUMBER else None
+
+
+_BOUNDED: dict[str, Any] = {
+    "parse_float": lambda number: _bounded(float(number)),
+    "parse_int": lambda number: _bounded(int(number)),
+    "parse_constant": lambda _: None,
+}
+"""How JSON is read: numbers that are not finite, or larger than :data:`MAX_NUMBER`, become ``None``."""

@@ -14,7 +14,7 @@ from torch import nn
 
 from lrtasks.budget import DEFAULTS, Budget
 from lrtasks.config import assign
-from lrtasks.errors import UsageError, own_frames, unknown, with_line
+from lrtasks.errors import UsageError, own_frames, require_known, unknown, with_line
 from lrtasks.generators import Task, registry
 from lrtasks.generators.base import misdeclared
 from lrtasks.models.base import ModelLike
@@ -256,8 +256,7 @@ def require_task(task: object) -> None:
 def require_preset(preset: str, classes: Iterable[type[Any]]) -> None:
     """Raise :class:`UsageError` for a preset that neither :data:`DEFAULTS` nor one of these classes has."""
     known = {*DEFAULTS, *(name for cls in classes for name in cls.presets if "/" not in name)}
-    if not isinstance(preset, str) or preset not in known:
-        raise unknown("preset", preset, known)
+    require_known("preset", preset, known)
 
 
 def _require_class_weights(task: Task, budget: Budget) -> None:

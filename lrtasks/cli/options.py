@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Context, Option
 
 from lrtasks.config import Config, parse_assignment
-from lrtasks.errors import UsageError, suggestion, unknown
+from lrtasks.errors import UsageError, require_known, suggestion, unknown
 
 if TYPE_CHECKING:
     from lrtasks.results.formats import TextTable
@@ -264,8 +264,7 @@ def chosen_format(form: str | None, as_json: bool, formats: Sequence[str] = FORM
             endings = ", ".join(ending for ending, of in ENDINGS.items() if of in formats)
             raise UsageError(f"--out writes {endings}, found {out}; --format allows any name")
     form = form or "text"
-    if form not in formats:
-        raise unknown("format", form, formats)
+    require_known("format", form, formats)
     return "json" if as_json else form
 
 

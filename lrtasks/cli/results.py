@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Context, Option
 
 from lrtasks.cli import options
-from lrtasks.errors import UsageError, unknown
+from lrtasks.errors import UsageError, require_known, unknown
 from lrtasks.registry import split_preset
 
 if TYPE_CHECKING:
@@ -146,8 +146,7 @@ def plot(
     from lrtasks.results.style import save
     from lrtasks.results.table import arrange
 
-    if kind not in plots.KINDS:
-        raise unknown("figure", kind, plots.KINDS)
+    require_known("figure", kind, plots.KINDS)
     against = (cost or "seconds-per-step").replace("-", "_")
     if cost is not None and kind != "scatter":
         raise UsageError(f"--cost belongs to scatter, found {kind}")
@@ -269,8 +268,7 @@ def _of_tasks(runs: pd.DataFrame, tasks: str) -> pd.DataFrame:
     for word in tasks.split(","):
         address, preset = split_preset(word)
         name = registry.get(address).name if ":" in address else address
-        if name not in set(runs["task"]):
-            raise unknown("task", name, set(runs["task"]))
+        require_known("task", name, set(runs["task"]))
         found = runs["task"] == name
         if preset and ":" not in address and address not in registry.names():
             raise UsageError(f"for a preset of your own task, write FILE.py:{word}, found {word!r}")

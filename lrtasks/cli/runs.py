@@ -158,7 +158,7 @@ def carry_out(
     from lrtasks.suite.run import run_suite
     from lrtasks.suite.select import require_selectable, run_selected
 
-    say_skipped(wanted)
+    _say_grouped("skipped", wanted.skipped)
     selected = require_selectable(wanted, select) if select else ()
     varied = [name.removeprefix("budget.") for name in wanted.varied]
     may_differ = SHARED_BUDGET if unequal_budgets or wanted.unequal_budgets else varied
@@ -185,7 +185,8 @@ def carry_out(
         print_records(records)
     else:
         print_runs(records)
-    say_notes(records)
+    own = [record for record in records if record.status == "done" and record.model.get("source")]
+    _say_grouped("note", [(one.model["name"], one.task["name"], note) for one in own for note in one.notes])
     return say_unfinished([*(run.title() for run in runs), *failed], [*records, *failed.values()])
 
 
@@ -194,19 +195,8 @@ def _unselected(records: Sequence[RunRecord]) -> list[RunRecord]:
     return [dataclasses.replace(record, selection={}) for record in records]
 
 
-def say_skipped(wanted: Suite) -> None:
-    """Report the skipped combinations of a suite on standard error, grouped by reason."""
-    _say_grouped("skipped", wanted.skipped)
-
-
-def say_notes(records: Sequence[RunRecord]) -> None:
-    """Report the notes on finished runs of the user's own models on standard error, grouped by note."""
-    done = [record for record in records if record.status == "done" and record.model.get("source")]
-    _say_grouped("note", [(one.model["name"], one.task["name"], note) for one in done for note in one.notes])
-
-
 def _say_grouped(title: str, found: Sequence[tuple[str, str, str]]) -> None:
-    """Write a line for each model and text of the triples of model, task and text."""
+    """Write a line on standard error for each model and text of the triples of model, task and text."""
     tasks: dict[tuple[str, str], dict[str, None]] = {}
     for model, task, text in found:
         tasks.setdefault((text, model), {})[task] = None

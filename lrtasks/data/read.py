@@ -25,7 +25,7 @@ from lrtasks.data.columns import INDEX, declared, decode, row_group, sample_byte
 from lrtasks.data.export import listed_pictures
 from lrtasks.data.manifest import MANIFEST, Manifest, differences, old_data, read_manifest
 from lrtasks.data.store import HIDDEN, Store
-from lrtasks.errors import UsageError, first_line, require_whole, unknown
+from lrtasks.errors import UsageError, first_line, require_known, require_whole
 from lrtasks.generators.base import Split, Task, registry, require_indices, stack
 from lrtasks.registry import own_source
 from lrtasks.spec import Batch, Sample
@@ -123,8 +123,7 @@ class StoredDataset:
             UsageError: for an unknown or empty split, if there is no index, for an index that is not a whole number or
                 is out of range, or for a file that cannot be read.
         """
-        if split not in self.counts:
-            raise unknown("split", split, self.counts)
+        require_known("split", split, self.counts)
         if not self.counts[split]:
             raise UsageError(f"{self._store.address} has no {split} samples")
         require_indices(indices)

@@ -88,9 +88,6 @@ class Store:
             found += [(here / name).relative_to(self.root).as_posix() for name in (*files, *linked)]
         return sorted(found)
 
-    def is_link(self, name: str) -> bool:
-        return self.root is not None and (self.root / name).is_symlink()
-
     def exists(self, name: str) -> bool:
         return bool(self._fs.isfile(self._remote(name))) if self.root is None else (self.root / name).exists()
 

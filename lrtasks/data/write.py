@@ -40,7 +40,7 @@ from lrtasks.data.export import FORMATS, TABLES, contents, file_names, part_name
 from lrtasks.data.manifest import MANIFEST, PLAN, Manifest, Shard, differences, old_data, read_manifest
 from lrtasks.data.read import find_problems
 from lrtasks.data.store import HIDDEN, LOCK, GenerationError, Store, partial_of
-from lrtasks.errors import UsageError, require_whole, unknown
+from lrtasks.errors import UsageError, require_known, require_whole
 from lrtasks.generators.base import SPLITS, Task, stack
 from lrtasks.machine import MAX_WORKERS, cores
 from lrtasks.processes import end_with_parent
@@ -109,8 +109,7 @@ def generate(
     plan, store = make_plan(task, samples, split, seed, format, shard_size), Store(out)
     if workers != "auto" and (type(workers) is not int or not 1 <= workers <= MAX_WORKERS):
         raise UsageError(f"workers must be 'auto' or a whole number in 1..{MAX_WORKERS}, found {workers!r}")
-    if backend not in BACKENDS:
-        raise unknown("backend", backend, BACKENDS)
+    require_known("backend", backend, BACKENDS)
     if backend == "local" and address is not None:
         raise UsageError(f"an address has no meaning with the backend local, found {address!r}; it belongs to ray")
     if backend == "ray" and store.in_process:
@@ -283,8 +282,7 @@ def make_plan(
             task whose first samples do not fit its specs.
     """
     require_whole("samples", samples, 1, MAX_SAMPLES)
-    if format not in FORMATS:
-        raise unknown("format", format, FORMATS)
+    require_known("format", format, FORMATS)
     require_format(format, task)
     if shard_size is not None:
         require_whole("shard_size", shard_size, 1, MAX_SAMPLES)
@@ -333,7 +331,7 @@ def _check_folder(store: Store, plan: Manifest) -> None:
     if store.root is not None and store.root.is_file():
         raise UsageError(f"{store.address} is a file; --out takes a folder")
     names = store.names() if store.root is None or store.root.exists() else []
-    for name in filter(store.is_link, names):
+    for name in (name for name in names if store.root is not None and (store.root / name).is_symlink()):
         raise UsageError(f"{name!r} in {store.address} is a symbolic link; choose another folder")
     # before the plan is written, the folder contains only the lock, which is an empty file
     own = {LOCK} if LOCK in names and not store.size(LOCK) else set()

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from lrtasks import __version__
-from lrtasks.errors import UsageError, unknown
+from lrtasks.errors import UsageError, require_known
 from lrtasks.machine import cores, threads_for
 from lrtasks.run_config import RunConfig
 
@@ -40,8 +40,7 @@ def chosen_device(device: str) -> torch.device:
     Raises:
         UsageError: for an unknown device, or for ``cuda`` if there is no GPU.
     """
-    if device not in DEVICES:
-        raise unknown("device", device, DEVICES)
+    require_known("device", device, DEVICES)
     if device == "cuda" and not torch.cuda.is_available():
         raise UsageError("device 'cuda' was asked for, but torch finds no GPU here; use --device cpu or auto")
     if device == "auto":

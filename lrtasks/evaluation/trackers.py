@@ -15,7 +15,7 @@ from typing import Any
 
 from lrtasks.budget import Budget
 from lrtasks.config import flat
-from lrtasks.errors import UsageError, first_line, unknown
+from lrtasks.errors import UsageError, first_line, require_known
 from lrtasks.files import refuse_links
 from lrtasks.record import RunRecord
 
@@ -35,8 +35,7 @@ def tracker_names(chosen: str | Iterable[str]) -> tuple[str, ...]:
     texts = [chosen] if isinstance(chosen, str) else chosen
     names = tuple(dict.fromkeys(name for text in texts for name in str(text).split(",")))
     for name in names:
-        if name not in PACKAGES:
-            raise unknown("tracker", name, PACKAGES)
+        require_known("tracker", name, PACKAGES)
         package = PACKAGES[name]
         if package is not None and find_spec(package) is None:
             raise UsageError(f"tracker {name!r} needs the package {package}: pip install 'lrtasks[trackers]'")
@@ -70,10 +69,9 @@ class Trackers:
     def finish(self, record: RunRecord) -> None:
         """Write the remaining points of the curve, the final scores and the status."""
         self.update(record)
-        step = record.curve[-1]["step"] if record.curve else 0
         for split, scores in record.scores.items():
             if split != "val":
-                self._log({f"{split}/{name}": value for name, value in scores.items()}, step)
+                self._log({f"{split}/{name}": value for name, value in scores.items()}, record.steps())
         for logger in self._loggers:
             logger.finalize("success" if record.status == "done" else "failed")
 

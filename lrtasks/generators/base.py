@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 import numpy as np
 
 from lrtasks.config import Config
-from lrtasks.errors import UsageError, require_whole, unknown
+from lrtasks.errors import UsageError, require_known, require_whole
 from lrtasks.generators import randomness as random
 from lrtasks.generators import tables
 from lrtasks.generators.baselines import Baseline, MajorityClass, PositionMean, bin_starts
@@ -547,8 +547,7 @@ def make(name: str, *, preset: str | None = None, **parameters: Any) -> Task:
     cls = registry.get(name)
     if preset is None:
         return cls.make(**parameters)
-    if not isinstance(preset, str) or preset not in cls.presets:
-        raise unknown(f"preset of {name}", preset, cls.presets)
+    require_known(f"preset of {name}", preset, cls.presets)
     return cls.make(**{**cls.preset_values(preset)[0], **parameters})
 
 
@@ -562,6 +561,5 @@ def names(group: str | None = None) -> list[str]:
     """
     if group is None:
         return registry.names()
-    if group not in GROUPS:
-        raise unknown("group", group, GROUPS)
+    require_known("group", group, GROUPS)
     return [name for name in registry.usable() if registry.get(name).group == group]

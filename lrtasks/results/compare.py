@@ -291,7 +291,12 @@ def _by_match(runs: pd.DataFrame, name: str, by_model: bool) -> Matches:
     """Return the runs, sorted, by the key that matched runs share: model, setup, seed and selected settings' names."""
     found: Matches = {}
     for run in plain_rows(runs):
-        match = run["model"] if by_model else "", run["setup"], run["seed"], _names(run["selected"])
+        match = (
+            run["model"] if by_model else "",
+            run["setup"],
+            run["seed"],
+            ",".join(json.loads(run["selected"] or "{}")),
+        )
         other = found.setdefault(match, run)
         if other is not run:
             names = distinguishing([settings_in(entry["variant"]) for entry in (other, run)])
@@ -299,11 +304,6 @@ def _by_match(runs: pd.DataFrame, name: str, by_model: bool) -> Matches:
             two = f"{name} holds two runs of {run_name(run)} on {run['task']}, which {differ}"
             raise UsageError(f"{two}; one run can have one partner only")
     return dict(sorted(found.items(), key=lambda entry: entry[0]))
-
-
-def _names(selected: str | None) -> str:
-    """Return the names of selected settings, which are JSON or missing."""
-    return ",".join(json.loads(selected or "{}"))
 
 
 def _first(names: Sequence[str]) -> str:

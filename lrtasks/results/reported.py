@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from importlib import resources
 from typing import Any
 
@@ -26,7 +26,7 @@ def reported_figure(record: RunRecord) -> dict[str, Any]:
     matching = [
         entry
         for entry in _figures().get((record.model["name"], record.task["name"]), [])
-        if _agree(entry["hyper"], model) and _agree(entry.get("parameters", {}), task)
+        if entry["hyper"].items() <= model.items() and entry.get("parameters", {}).items() <= task.items()
     ]
     if not matching:
         return {}
@@ -67,10 +67,6 @@ def _other_parameters(record: RunRecord, known: Collection[str]) -> list[str]:
     return [key for key, value in paper.items() if key in ours and key not in known and ours[key] != value]
 
 
-def _agree(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
-    return all(found.get(name) == value for name, value in wanted.items())
-
-
 def _octaves(reported: int | None, ours: Any) -> float:
     """Return the distance of two lengths in octaves; 0 if the paper has no length or the record no valid one."""
     if reported is None or not isinstance(ours, int | float) or not ours > 0:
@@ -86,7 +82,7 @@ def _figures() -> dict[tuple[str, str], list[dict[str, Any]]]:
     for figure in content["figures"]:
         own = figure.get("parameters", {})
         protocols = (entry for entry in content["protocols"] if entry["source"] == figure["source"])
-        protocol = next(entry for entry in protocols if _agree(entry.get("parameters", {}), own))
+        protocol = next(entry for entry in protocols if entry.get("parameters", {}).items() <= own.items())
         for task in figure["scores"]:
             found.setdefault((figure["model"], task), []).append({**protocol, **figure})
     return found

@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from lrtasks.errors import UsageError, unknown
+from lrtasks.errors import UsageError, require_known
 from lrtasks.evaluation.environment import DEVICES
 from lrtasks.evaluation.trackers import track_finished, tracker_names
 from lrtasks.files import held, is_held, make_folder, remove_empty
@@ -131,8 +131,7 @@ def run_suite(
     """
     if time_limit is not None and not 0 < time_limit < math.inf:
         raise UsageError(f"time_limit must be above 0 seconds and finite, found {time_limit:g}")
-    if device not in DEVICES:
-        raise unknown("device", device, DEVICES)
+    require_known("device", device, DEVICES)
     tracked = tracker_names(trackers)
     for run in runs:
         if run.model.address is None:

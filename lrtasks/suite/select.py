@@ -17,7 +17,7 @@ from typing import Any
 
 from lrtasks.budget import SHARED_BUDGET
 from lrtasks.config import split_setting
-from lrtasks.errors import UsageError, unknown
+from lrtasks.errors import UsageError, require_known
 from lrtasks.files import held
 from lrtasks.record import FINISHED, LOCK, RunRecord, read_record, read_records, split_selected
 from lrtasks.results.settings import cell_of
@@ -39,8 +39,7 @@ def require_selectable(suite: Suite, by: str) -> tuple[str, ...]:
         UsageError: for an unknown stream; if no setting of model or budget has several values; if such a setting must
             be equal for all compared models; or if it belongs to one of several models.
     """
-    if by not in BY:
-        raise unknown("stream to select on", by, BY)
+    require_known("stream to select on", by, BY)
     names = tuple(name for name in suite.varied if not of_task(name, suite))
     if not names:
         raise UsageError("--select needs a setting of model or budget with several values, such as --lr 3e-4,1e-3,3e-3")

@@ -155,9 +155,9 @@ class Report:
         found = {result.state for result in self.results.values() if result.scaled is None}
         return [name for name in STATES if name in found]
 
-    def in_row(self, row: int) -> list[Result]:
-        """Return the results on one task, best score first, results without a score last."""
-        found = [result for (place, _), result in self.results.items() if place == row]
+    def in_row(self, *rows: int) -> list[Result]:
+        """Return the results in some rows, best score first, results without a score last."""
+        found = [result for (place, _), result in self.results.items() if place in rows]
         return sorted(found, key=lambda result: (result.score is None, -(result.score or 0.0)))
 
     def tasks(self) -> dict[str, list[int]]:

@@ -13,7 +13,6 @@ import hashlib
 import inspect
 import io
 import json
-import math
 import shlex
 from importlib import resources
 from typing import Any, NamedTuple
@@ -64,7 +63,7 @@ def render_page(report: Report) -> str:
             "sample": draw_sample(name, report.in_row(rows[0])[0].records[0].task["parameters"]),
             "lengths": length_groups(report, rows),
             "further": [row for row in rows if any(further_scores(result) for result in report.in_row(row))],
-            "best": max((report.in_row(row)[0] for row in rows), key=_score),
+            "best": report.in_row(*rows)[0],
             "rows": [(row, report.rows[row], report.in_row(row)) for row in rows],
         }
         for name, rows in report.tasks().items()
@@ -156,11 +155,6 @@ def luminance(colour: str) -> float:
     """Return the relative luminance of a colour ``#rrggbb``, 0 to 1, as WCAG 2 defines it."""
     red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in to_rgb(colour))
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
-
-def _score(result: content.Result) -> float:
-    """Return a result's score; minus infinity without one."""
-    return -math.inf if result.score is None else result.score
 
 
 def _lines(text: str) -> Markup:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lrtasks.config import Config
-from lrtasks.errors import UsageError, unknown
+from lrtasks.errors import UsageError, require_known
 from lrtasks.files import write_atomically
 from lrtasks.processes import run_command
 
@@ -74,8 +74,7 @@ BACKENDS = {"local": "local:Local", "ray": "ray:Ray", "slurm": "slurm:Slurm"}
 
 def backend_class(name: str) -> type[Backend]:
     """Return the class of the backend called ``name``; raise :class:`UsageError` if there is none."""
-    if name not in BACKENDS:
-        raise unknown("backend", name, BACKENDS)
+    require_known("backend", name, BACKENDS)
     module, _, attribute = BACKENDS[name].partition(":")
     return getattr(importlib.import_module(f"{__name__}.{module}"), attribute)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from lrtasks.config import parameter, parse_assignment
-from lrtasks.errors import UsageError, first_line, unknown
+from lrtasks.errors import UsageError, first_line, require_known
 from lrtasks.suite.backends import Backend, Event, Failure, Job
 from lrtasks.suite.backends.remote import Remote, Report, run_there
 
@@ -82,8 +82,7 @@ def _executor(jobs: Sequence[Job], parameters: dict[str, Any]) -> Any:
     minutes = math.ceil(max(limits) / 60) + EXTRA_MINUTES if len(limits) == len(jobs) else None
     given = {"name": "lrtasks", "timeout_min": minutes, **parameters}
     cluster = given.pop("cluster", "slurm")
-    if cluster not in CLUSTERS:
-        raise unknown("cluster", cluster, CLUSTERS)
+    require_known("cluster", cluster, CLUSTERS)
     if given["timeout_min"] is None or "time" in given:
         raise UsageError("Slurm needs a time limit: give --slurm timeout_min=MINUTES, or --time-limit SECONDS")
     named = {name if name in GENERIC else f"slurm_{name}": value for name, value in given.items()}
