@@ -399,7 +399,7 @@ class Task(Config):
         return None
 
     def duplicate_key(self, batch: Batch, index: int) -> bytes | None:
-        """Return bytes of sample ``index`` that no other sample of a stored set has; ``None`` allows duplicates."""
+        """Return bytes of sample ``index`` that no two stored samples may share; ``None`` allows duplicates."""
         return None
 
 

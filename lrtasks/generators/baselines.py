@@ -1,4 +1,4 @@
-"""Baselines (predictors that use no long-range structure), and labels for breakdowns of scores."""
+"""Baselines (simple predictors to compare models with), and labels for breakdowns of scores."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Baseline(Protocol):
-    """A trivial predictor that is fitted on training batches and then makes predictions like a model."""
+    """A simple predictor that is fitted on training batches and then makes predictions like a model."""
 
     def fit(self, batches: Iterable[Batch]) -> None:
         """Estimate the values that the predictor needs from training batches."""
@@ -114,7 +114,7 @@ def octave(values: np.ndarray) -> np.ndarray:
 
 
 def bin_starts(values: np.ndarray, limit: int, bins: int = 8) -> np.ndarray:
-    """Divide 0..limit-1 into ``bins`` equal bins, and label each whole number of ``values`` with its bin's start.
+    """Divide 0..limit-1 into ``bins`` (at most ``limit``) equal bins; label each of ``values`` with its bin's start.
 
     >>> bin_starts(np.arange(16), 16, bins=4).tolist()
     [0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12]

@@ -109,7 +109,7 @@ def _plain(
 
 
 class ModularArithmetic(Language):
-    """Digits and operators + - * in turn; products are computed first."""
+    """Digits alternate with operators + - *; products are computed first."""
 
     name = "modular-arithmetic"
     symbols = ("+", "-", "*", "_")  # the last one is in the published vocabulary and never used
@@ -154,7 +154,7 @@ class _Brackets(Language):
     """Number of operators, 2 (+ -) or 3 (+ - *): tokens from ``modulus`` on. The next two tokens are the brackets."""
 
     def _expression(self, rng: np.random.Generator, n: int, operators: int) -> list[int]:
-        """Draw an expression of ``n`` tokens. One random number per position decides which part of it begins there."""
+        """Draw an expression of ``n`` tokens. Each position has one random number, used for the choice made there."""
         m = self.modulus
         begin, end = m + self.operators, m + self.operators + 1
         chance = rng.random(n).tolist()

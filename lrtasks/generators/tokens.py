@@ -68,7 +68,7 @@ class TokenTask(Task):
         return np.stack([self.label(row) for row in x])
 
     def label(self, x: np.ndarray) -> np.ndarray:
-        """Return the labels of the questions in one unchecked input; it may be refused if no labels can be found."""
+        """Return the labels of the questions in one unchecked input; refuse the input if no labels can be found."""
         return self.label_all(x[None])[0]
 
     def rule(self, guess: Callable[..., np.ndarray], **options: Any) -> Rule:

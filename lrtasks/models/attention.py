@@ -79,7 +79,9 @@ class Attention(ModelConfig):
     heads: int = parameter(4, "attention heads", at_least=1, at_most=1024)
     glu: bool = parameter(False, "use a gated output map (GLU) in each layer")
     feedforward: int = parameter(0, "residual feed-forward parts after the output map", at_least=0, at_most=64)
-    expansion: int = parameter(4, "hidden width of a feed-forward part, in units of d_model", at_least=1, at_most=64)
+    expansion: int = parameter(
+        4, "hidden width of a feed-forward part, in multiples of d_model", at_least=1, at_most=64
+    )
 
     def check(self) -> None:
         check_heads(self.d_model, self.heads)
@@ -115,7 +117,9 @@ class TransformerLike(ModelConfig):
     """Layers of a mixer and a feed-forward map; subclasses choose the mixer, whose output map is called ``out``."""
 
     prenorm: bool = parameter(True, "normalise before mixer and feed-forward instead of after the residual")
-    expansion: int = parameter(4, "hidden width of the feed-forward map, in units of d_model", at_least=1, at_most=64)
+    expansion: int = parameter(
+        4, "hidden width of the feed-forward map, in multiples of d_model", at_least=1, at_most=64
+    )
     canon: str = parameter("", "sites of canon layers, some of the letters ABCD", later=True)
 
     def check(self) -> None:
@@ -175,7 +179,7 @@ class Transformer(TransformerLike):
     )
     window: int | None = parameter(
         None,
-        "keys that a query sees: its own, earlier and (bidirectional) later ones; none: all",
+        "a query sees keys fewer than this many positions away; none: all keys",
         at_least=1,
         later=True,
     )

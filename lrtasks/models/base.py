@@ -62,13 +62,13 @@ ATOMIC: dict[str, Any] = {"d_model": 128, "layers": 1, "norm": "layer", "budget.
 """The budget of the DLR paper's atomic tasks, at that paper's width."""
 
 RECALL: dict[str, Any] = {"d_model": 64, "layers": 2, "budget.lr": 0.0005}
-"""Focus and Hyena papers, associative recall: 2,000 samples, 200 epochs (10 of them warm-up), 500 test sequences."""
+"""Width, layers and learning rate of the Hyena paper's associative recall; the task's preset has the rest."""
 
 
 def computed(module: Any, *given: Tensor, state: Any, mask: Tensor | None) -> tuple[Tensor, Any]:
     """Return outputs and new state of a module with both forms, for ``(batch, length, d)`` or one ``(batch, d)``.
 
-    The parallel form uses ``mask`` alone, and leaves the state unchanged.
+    The parallel form uses ``mask`` and returns ``state`` unchanged; the streaming form ignores ``mask``.
     """
     return (module(*given, mask), state) if given[0].dim() == 3 else module.step(*given, state)
 
@@ -100,7 +100,7 @@ class Block(nn.Module):
     * ``extra_losses() -> {name: scalar}``, valid after a forward pass, added to the training loss;
     * ``diagnostics() -> {name: value}``, valid after a forward pass: numbers or lists for the run record;
     * ``initial_state(batch) -> state`` and ``step(x, state) -> (y, state)``, streaming form on ``(batch, d_model)``;
-    * ``cache_bytes(steps) -> bytes`` by which the state of one sequence has grown after that many steps;
+    * ``cache_bytes(steps) -> bytes``: growth of the state of one sequence after that many steps;
     * ``portraits() -> [ops.layers.Portrait, ...]``, valid after a forward pass: figures that ``lrtasks analyze`` draws.
     """
 
@@ -205,7 +205,8 @@ class SignalEncoder(nn.Linear):
 class Backbone(Stack):
     """Encoder (linear for signals, embedding for tokens), blocks, decoder (linear).
 
-    Maps ``x``, with the shape given by ``input``, to ``(batch, target.length, target.width)``: real values or logits.
+    Maps ``x``, signals ``(batch, length, width)`` or tokens ``(batch, length)``, to
+    ``(batch, target.length, target.width)``: real values or logits.
     For a pooled target the decoder computes all outputs from one vector per sequence.
     """
 
@@ -312,12 +313,12 @@ class ModelConfig(Config):
     name: ClassVar[str]
     version: ClassVar[int] = 1
 
-    layers: int = parameter(1, "number of blocks", at_least=1, at_most=256)
+    layers: int = parameter(1, "number of layers", at_least=1, at_most=256)
     d_model: int = parameter(64, "width of the residual stream", at_least=1, at_most=65536)
     norm: Literal["layer", "scalar", "scale", "rms", "batch", "none"] = parameter("layer", "normalisation of blocks")
     prenorm: bool = parameter(False, "normalise before the mixer instead of after the residual")
-    dropout: float = parameter(0.0, "dropout rate on each mixer's output", at_least=0, at_most=0.99)
-    allow_batch_norm: bool = parameter(False, "allow norm='batch' in a causal model, which uses the future in training")
+    dropout: float = parameter(0.0, "dropout rate after each mixer and feed-forward map", at_least=0, at_most=0.99)
+    allow_batch_norm: bool = parameter(False, "allow norm='batch' if causal; this norm uses the future in training")
 
     def own_source(self) -> str | None:
         """Return a digest of the user's source files that define the model; ``None`` for a model of this package."""
@@ -330,7 +331,7 @@ class ModelConfig(Config):
             raise UsageError(f"{self.name}: {low} must be at most {high} ({most:g}), found {least:g}")
 
     def require_causal(self, causal: bool, part: str = "") -> None:
-        """Raise :class:`UsageError` unless ``causal``; for a model that is causal only, always or with ``part``."""
+        """Raise :class:`UsageError` if not ``causal``; for a model that must be causal, always or with ``part``."""
         if not causal:
             found = f"{self.name} with {part}" if part else self.name
             raise UsageError(f"{found} is a causal model: it cannot read in both directions (causal=False)")

@@ -1,7 +1,7 @@
 """Delta-rule layers: DeltaNet, Gated DeltaNet, Gated DeltaProduct and Kimi delta attention (KDA).
 
     S      state of a head, K x V: it stores a value for each key direction
-    q, k   queries and keys of length 1, silu(conv(linear(x))) normalised
+    q, k   queries and keys of norm 1, silu(conv(linear(x))) normalised
     v      values, silu(conv(linear(x)))
     beta   share of the value stored under the key that is erased, sigmoid(linear(x)); doubled by ``allow_neg_eigval``
     g      log decay of the state, -exp(A_log) softplus(linear(x) + dt_bias), per head, or per key channel in KDA

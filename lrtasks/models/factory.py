@@ -82,7 +82,7 @@ class MixerStack(ModelConfig):
 
     name: ClassVar[str] = "mixer"
 
-    layers: int = parameter(2, "number of blocks", at_least=1, at_most=256)
+    layers: int = parameter(2, "number of layers", at_least=1, at_most=256)
     prenorm: bool = parameter(True, "normalise before the mixer instead of after the residual")
 
 
@@ -205,7 +205,7 @@ def _of_module(module: nn.Module, parameters: dict[str, Any], name: str) -> Mode
         raise UsageError(f"a module that is built already takes no hyper-parameters, found {sorted(parameters)}")
     unmade = uninitialised(module)
     if unmade:
-        raise UsageError(f"{', '.join(unmade)} of the model has no shape yet; call the model once on an input before")
+        raise UsageError(f"{', '.join(unmade)} of the model has no shape yet; call the model once on an input first")
     source = f"module named {name}" if name else f"module {secrets.token_hex(8)}"
     return ModelFactory(name or type(module).__name__, {}, None, None, source, lambda *_: module.train())
 

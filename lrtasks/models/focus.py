@@ -15,15 +15,14 @@ have published no code. docs/models/focus.md lists our interpretations of the pa
 Θ of a bin comes from the bin before it (equations 1 to 3). No pooling window crosses the end of a bin, and the global
 convolution is causal: a gated :class:`~lrtasks.models.ops.convolution.LongConvLayer` with the kernel of Fu et al.,
 "Simple Hardware-Efficient Long Convolutions for Sequence Modeling", section 3. The filters of a bin therefore do not
-depend on later inputs:
+depend on later inputs. Symbols:
 
     O      number of values kept of a bin, per channel: the maximum in each of O windows
     k, K   kernel of a channel of the convolution, and its number of taps
-    λ      threshold: taps below it are set to zero, the others are moved towards zero by it
-    D      skip weight of a channel
+    λ      threshold: taps of at most this absolute value become zero, the others move towards zero by λ
 
 MEGA's feed-forward sub-layer follows each layer. Focus-H, the paper's ablation, has no hypernetwork: its filters are
-learned parameters, the same for all inputs.
+learned parameters, the same for all inputs and bins.
 """
 
 from __future__ import annotations
@@ -299,7 +298,7 @@ class FocusStack(Stack, Block):
 class FocusLike(ModelConfig):
     """Layers of filters and chunked attention; subclasses define how the filters get their coefficients."""
 
-    bins: int = parameter(4, "number of time bins, each with its own filters; the last bin is padded", at_least=1)
+    bins: int = parameter(4, "number of time bins, all with the same filters; a short last bin is padded", at_least=1)
     filters: int = parameter(1, "filters F per channel and bin; their outputs are summed", at_least=1, at_most=1024)
     filtering: Literal["reset", "carry", "circular"] = parameter(
         "reset", "filter state at the start of a bin: zeros, outputs of the previous bin, or circular (not causal)"
@@ -376,7 +375,9 @@ class Focus(FocusLike):
     pooled: int = parameter(4, "values O per channel that the hypernetwork reads of a bin", at_least=1, at_most=65536)
     hidden: int = parameter(16, "hidden width of the hypernetwork's two layers", at_least=1, at_most=65536)
     kernel_length: int | None = parameter(None, "taps of the global convolution; none: the sequence length", at_least=1)
-    squash: float = parameter(0.003, "threshold of the global kernel: smaller taps count as zero", at_least=0)
+    squash: float = parameter(
+        0.003, "threshold of the global kernel: smaller taps become zero, others shrink by it", at_least=0
+    )
     smooth: int | None = parameter(
         None, "number of taps in a running mean over the global kernel, odd; none: no running mean", at_least=1
     )

@@ -49,7 +49,7 @@ class Window(Attention):
 
     name = "window"
 
-    window: int | None = parameter(64, "number of keys that a query sees: its own and earlier ones", at_least=1)
+    window: int | None = parameter(64, "a query sees keys fewer than this many positions away", at_least=1)
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,9 @@ class Hybrid(GatedStack):
 
     # a string in this class; in other models, the number of equal layers
     layers: str = parameter("gated-deltanet:1,attention:1", "mixers in order, NAME:COUNT with commas")  # type: ignore[assignment]
-    n_layers: int | None = parameter(None, "layers; the pattern repeats; none: once", at_least=1, at_most=LARGEST)
+    n_layers: int | None = parameter(
+        None, "number of layers, filled by repeating the pattern; none: the pattern once", at_least=1, at_most=LARGEST
+    )
     hyper: tuple[str, ...] = parameter((), "hyper-parameters of the mixers; --set NAME.PARAMETER=VALUE adds to them")
     canon: str = parameter("", "sites of canon layers, some of the letters ABCD")
 

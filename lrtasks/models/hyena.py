@@ -82,7 +82,7 @@ class HyenaOperator(TwoForms):
         self.out = nn.Linear(d_model, d_model)
 
     def initial_state(self, batch: int) -> tuple[WindowState, WindowState]:
-        """Return empty memories of past inputs for the short convolution and the long one (the longest sequence)."""
+        """Return empty memories of past inputs for the short and the long convolution (L inputs)."""
         # a torch convolution stores its taps in reversed order
         short = self.short.weight[:, 0].flip(-1)
         return WindowState.empty(short, batch), WindowState.empty(self.filter(self.length), batch, whole=True)

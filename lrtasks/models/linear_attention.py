@@ -5,7 +5,7 @@
 Linear attention: attention whose weights are products of features, so that a running sum replaces the past keys.
 
     S += phi(k) v^T,  z += phi(k);  y = S^T phi(q) / (z^T phi(q) + eps);  output linear(y)
-    elu       phi(x) = elu(x) + 1, q scaled by K^(-1/2)  (Katharopoulos et al., arXiv:2006.16236)
+    elu       phi(x) = elu(x) + 1, phi(q) times K^(-1/2)  (Katharopoulos et al., arXiv:2006.16236)
     taylor    phi(q)^T phi(k) = 1 + s + s²/2 with s = q^T k / sqrt(K): the exponential to second order
               (Based, Arora et al., arXiv:2402.18668)
 

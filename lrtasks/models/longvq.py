@@ -64,7 +64,7 @@ class Codebook(nn.Module):
     in buffers (float32 also under mixed precision), so that a checkpoint restores it. No gradient reaches the centres.
 
     There are ``size`` codes; ``commitment`` is the weight γ of the commitment loss, the mean over unpadded keys of
-    ‖k - c‖² (summed over features); the centres are normal draws of deviation ``std`` during the first batch.
+    ‖k - c‖² (summed over features); the centres are normal draws of standard deviation ``std`` in the first batch.
     """
 
     count: Tensor
@@ -202,7 +202,7 @@ class State:
 
 
 class QuantisedAttention(nn.Module):
-    """Attention from queries and keys ``(batch, length, d_k)`` and values ``(batch, length, d_v)``, shaped as values.
+    """Map queries and keys ``(batch, length, d_k)`` and values ``(batch, length, d_v)`` to the shape of the values.
 
     Scores are q·k̂/sqrt(d_k) + bias under a softmax, and q·k̂/n + bias under the other functions. n is the number of
     unpadded keys or, if causal, the query's position, counted from 1. With ``qk_norm``, queries and keys are
@@ -410,7 +410,7 @@ class LongVQ(mega.GatedConfig):
         "near", "gradients of keys: from near queries only, or also from distant ones, averaged over each code"
     )
     window: int | None = parameter(
-        None, "reach ω of the local bias, and block of near keys; none: 128, or the length if shorter", at_least=1
+        None, "reach ω of the local bias, and positions per block; none: 128, or the length if shorter", at_least=1
     )
     local_bias: bool = parameter(True, "add a learned bias by distance up to the window")
     qk_norm: bool = parameter(True, "normalise queries and keys")
@@ -418,7 +418,7 @@ class LongVQ(mega.GatedConfig):
     ssm: Literal["ema", "s4d-lin", "s4d-legs"] = parameter(
         "ema", "state-space map: MD-EMA, or S4D with the initial frequencies of Lin or LegS"
     )
-    d_state: int = parameter(16, "states per channel and direction, even with S4D", at_least=1, at_most=4096)
+    d_state: int = parameter(16, "states per channel and direction; with S4D, an even number", at_least=1, at_most=4096)
 
     def blocks(self, input: Spec, causal: bool) -> list[nn.Module]:
         return self.stack(lambda: LongVQLayer(self, input.length, causal))

@@ -62,11 +62,11 @@ class EMAKernel(Kernel):
         self.gamma = nn.Parameter(normal_(torch.empty(shape), 1.0, truncated=truncated))
 
     def coefficients(self) -> tuple[Tensor, Tensor]:
-        """Return gamma/sqrt(N) p beta and log φ, φ = 1 - p a, each ``(directions, d, N)``, in float32 at least."""
+        """Return gamma/sqrt(N) p beta and log(1 - p a), each ``(directions, d, N)``, in float32 at least."""
         delta, alpha, beta, gamma = map(at_least_float32, (self.delta, self.alpha, self.beta, self.gamma))
         p, a = torch.sigmoid(delta), torch.sigmoid(alpha)
         weight = gamma * p * beta / math.sqrt(gamma.shape[-1])
-        # log1p keeps the digits of a slow decay; the bound keeps log φ finite where both sigmoids round to 1
+        # log1p keeps the digits of a slow decay; the bound keeps the log finite where both sigmoids round to 1
         return weight, torch.log1p(-(p * a).clamp_max(1 - torch.finfo(p.dtype).eps))
 
     def forward(self, length: int) -> Tensor:
@@ -76,7 +76,7 @@ class EMAKernel(Kernel):
 
     @torch.no_grad()
     def recurrence(self) -> tuple[Tensor, Tensor]:
-        """Return the weight and log φ of the look-back kernel, real float64 ``(d, N)``."""
+        """Return the weight and log(1 - p a) of the look-back kernel, real float64 ``(d, N)``."""
         weight, log_decay = self.coefficients()
         return weight[0].double(), log_decay[0].double()
 

@@ -5,7 +5,7 @@
              where v_first is v in the first layer
     w        log decay, -exp(-1/2) sigmoid(low rank of x_w with tanh)
     a        erase strength, sigmoid(low rank of x_a);  g  gate, low rank of x_g with sigmoid
-    kk       k k_k, normalised to length 1 in each head;  k <- k (1 + (a - 1) k_a)
+    kk       k k_k, normalised to norm 1 in each head;  k <- k (1 + (a - 1) k_a)
     S <- diag(exp(w)) S - (kk a) (kk^T S) + k v^T,   o = groupnorm(S^T r) + (sum over the head of r k r_k) v
     output   linear(o g)
 
@@ -113,7 +113,7 @@ class RWKV7Layer(RecurrentLayer):
         return self.mix(x, state, mask, None)[:2]
 
     def mix(self, x: Tensor, state: Any, mask: Tensor | None, v_first: Tensor | None) -> tuple[Tensor, Any, Tensor]:
-        """Compute :meth:`run`; ``v_first`` is v of the first layer, None in that layer, and the third result."""
+        """Compute :meth:`run`; also return v of the first layer. ``v_first`` is this v, or None in the first layer."""
         x, (S, last) = hide(x, mask), state
         change = _before(x, last) - x
         x_r, x_w, x_k, x_v, x_a, x_g = (x + change * getattr(self, f"x_{name}") for name in MIXED)
@@ -222,7 +222,7 @@ class RWKV7(KernelConfig):
     )
     v_residual: bool = parameter(True, "mix the values of the first layer into the values of later layers")
     allow_neg_eigval: bool = parameter(False, "erase strength up to 2, so transitions have eigenvalues down to -1")
-    channel_mixing: bool = parameter(False, "use the feed-forward map of RWKV instead of the gated one")
+    channel_mixing: bool = parameter(False, "use RWKV's feed-forward map, by default 4 d_model wide, not the gated one")
 
     def check(self) -> None:
         if self.divided(self.d_model, self.heads, "heads", "d_model") < 2:

@@ -12,7 +12,7 @@ two differ, this module follows the code (docs/models/seqboat.md lists the diffe
     τ          learned temperature, stored as log τ, at start α_0 sqrt(d_model)
     c          the probability of "run"; a module runs where c > ½, which does not depend on τ
 
-No gradient flows through the decision a. A router learns through c alone, and only where its module ran.
+No gradient flows through the decision a. A configurator learns through c alone, and only where its module ran.
 
     S' = SiLU(c ⊙ Y + T + S)               bidirectional, dropout on Y
     S' = SiLU(dropout(c ⊙ Y + T) + S)      causal
@@ -49,7 +49,7 @@ class Router(nn.Module):
 
     ``softmax`` and ``sigmoid``: two logits or one, ``h W + b``, divided by τ. ``gumbel``: two logits, in training each
     plus an independent Gumbel draw, divided by max(2 · 0.999995^T, ½). T counts training steps in a buffer, so that a
-    checkpoint stores it; in evaluation the public code has confidence 1 instead. ``moe``: logits <W h, e_i> / |e_i|
+    checkpoint stores it; evaluation has no draws (the public code sets c = 1). ``moe``: logits <W h, e_i> / |e_i|
     with learned embeddings e_0, e_1 of width 16, as X-MoE does (arXiv:2204.09179).
     """
 

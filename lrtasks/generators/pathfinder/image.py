@@ -17,7 +17,7 @@ from lrtasks.generators.pathfinder.placement import Scene
 from lrtasks.generators.pathfinder.tables import Kit, kit, shrunk
 
 LANCZOS_REACH = 3
-# Clean variant: a pixel belongs to a path if its intensity in the image, 0..255, is at least this value.
+# Clean variant: a pixel belongs to a path if the path's own intensity there, scaled as the image, is at least this.
 VISIBLE = 64
 
 
@@ -110,7 +110,7 @@ def lay_out(settings: Settings, rng: np.random.Generator) -> Layout:
         if not scene.counts[placement.FOUND]:
             found = f"no two paths found for res={settings.res} in {placement.MAX_ATTEMPTS} attempts"
             dashes = f"dashes={settings.dashes} of dash_length={settings.dash_length} with a gap margin of {margin}"
-            longest = f"the longest that failed had {scene.counts[placement.LONGEST]}"
+            longest = f"the longest failed path had {scene.counts[placement.LONGEST]} dashes"
             where = f"and seed_distance={settings.seed_distance} do not fit"
             raise UsageError(f"pathfinder: {found}: {dashes} {where}; {longest}")
         origin = int(placement.below(state, 2))

@@ -58,7 +58,7 @@ class Tables(NamedTuple):
         reach: the patches of ``cover``, dilated by a disc of the margin; ``reach_box`` as ``cover_box``.
         spare: for each pixel of a dash, the largest value of the picture at which it does not collide (255: it never
             collides); ``spare_box`` as ``cover_box``.
-        solid_at: (360, j) pixels that must be free for a first dash to start.
+        solid_at: (360, p) pixels that must be free for a first dash to start.
         solid_box: (360, 4) smallest and largest row step of these pixels, smallest and largest column step.
         least_weight: a path cannot go on if the total weight of all candidates is below this number.
         stride: number of pixels in a row of the flat pictures.
@@ -103,7 +103,7 @@ class Canvas(NamedTuple):
     """The two pictures, copies from before the unfinished paths (``kept_*``), and the dashes pasted since then.
 
     Each row of ``pasted`` is (flat position, orientation); ``pending`` (1,) is the number of rows in use. ``pivots``
-    (2, 2) are the points around which the next dash of each path is placed.
+    (2, 2) is the pivot of the latest dash of each path; the next pivot is one ``advance`` step further.
     """
 
     cover: np.ndarray
@@ -119,7 +119,8 @@ class Scene(NamedTuple):
     """One placed image.
 
     Attributes:
-        main: (2, N, 3) row, column, orientation of each dash of the two main paths, in order from the origin.
+        main: (2, N, 3) row, column, orientation of each dash of the two main paths, in order from the origin. The
+            point is the tail of a first dash, and the head of every other dash.
         others: (slots, N', 3) the distractors' dashes; the first ``counts[DISTRACTORS]`` are placed.
         marks: (slots, 2) the distractors' marks.
         counts: (4,) ``TRIED``, ``FOUND``, ``DISTRACTORS``, ``LONGEST``.

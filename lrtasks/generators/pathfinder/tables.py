@@ -209,7 +209,7 @@ def _solid(settings: Settings, cover: np.ndarray, margin: int) -> list[np.ndarra
 
 
 def boxes(patches: np.ndarray) -> np.ndarray:
-    """Return first row, number of rows, first column, number of columns of each patch's nonzero part, ``(n, 4)``."""
+    """Return first row, number of rows, first column, number of columns of each patch's part above 0, ``(n, 4)``."""
     found = np.zeros((len(patches), 4), np.int64)
     for index, patch in enumerate(patches > 0):
         rows, cols = np.flatnonzero(patch.any(axis=1)), np.flatnonzero(patch.any(axis=0))

@@ -28,17 +28,17 @@ DEFAULT_MODULUS = 5
 class Chomsky(TokenTask):
     """Read a string of a formal language, and give an answer at the empty tokens that follow.
 
-    The length n is uniform over ``lengths``. The input is the string of n tokens, then O(n) times the token EMPTY,
-    then padding. The labels at the EMPTY tokens are the outputs of the answer, in order. Tokens are numbered in this
-    order: the tokens of the language, then EMPTY, then padding. Tokens, distribution, answer and O(n) of the fifteen
-    languages are in ``lrtasks/generators/languages.py`` and on the task's page. An answer of variable length ends with
-    class 2; outputs after it are not scored. Source: Delétang et al., "Neural Networks and the Chomsky Hierarchy"
-    (arXiv:2207.02098), section 4 and appendix A.
+    The length n is uniform over ``lengths``. The input is a string of n tokens (``modular-arithmetic``: n - 1 if n is
+    even), then EMPTY once for each output of the answer, then padding. The labels at the EMPTY tokens are the outputs,
+    in order. Tokens are numbered in this order: the tokens of the language, then EMPTY, then padding. Tokens,
+    distribution, answer and number of outputs of the fifteen languages are in ``lrtasks/generators/languages.py`` and
+    on the task's page. An answer of variable length ends with class 2; outputs after it are not scored. Source:
+    Delétang et al., "Neural Networks and the Chomsky Hierarchy" (arXiv:2207.02098), section 4 and appendix A.
 
     ``law="xlstm"`` has the lengths of Beck et al., "xLSTM" (arXiv:2405.04517), section 4.1, for five of the languages.
-    Their code counts the tokens with the answer, and so does ``lengths`` here: s tokens. In general n is s - 1. For
-    ``modular-arithmetic`` n is uniform over the odd numbers from max(r - 3, 1) to s - 3; here r is the least and s the
-    greatest of ``lengths``. For ``modular-arithmetic-brackets`` n is max(s, 5) - 3 for each s of ``lengths``, and the
+    Their code counts the tokens of string and answer together. This number s is uniform over ``lengths``, and n is
+    s - 1. There are two exceptions. For ``modular-arithmetic`` n is uniform over the odd numbers from max(a - 3, 1) to
+    b - 3, where a and b are the limits in ``lengths``. For ``modular-arithmetic-brackets`` n is max(s, 5) - 3, and the
     operator ``*`` is left out.
 
     ``labels="every"`` adds labels in training, which makes the task easier to learn. In the four regular languages,

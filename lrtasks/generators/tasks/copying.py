@@ -64,7 +64,7 @@ class Copying(TokenTask):
 
     mode: Literal["copy", "reverse", "prefix-lookup", "suffix-lookup"] = parameter(
         "copy",
-        "question: copy the string, reverse it, or return the letters after a key; key before or after the string",
+        "question: copy the string, reverse it, or return what follows a key; the key stands before or after it",
     )
     string: tuple[int, int] = parameter((5, 50), "minimum and maximum length of s", at_least=1, at_most=MAX_LENGTH // 4)
     letters: int = parameter(26, "size of the alphabet A", at_least=1, at_most=2**20)
@@ -72,7 +72,7 @@ class Copying(TokenTask):
     answer_length: int = parameter(4, "letters in the answer; lookups only", at_least=1, at_most=MAX_LENGTH // 8)
     feed: Literal["teacher", "blank"] = parameter("teacher", "input at the answer: its correct letters, or blanks")
     law: Literal["jelassi", "clean"] = parameter("jelassi", "distribution of the key position; lookups only")
-    end: bool = parameter(False, "the token END follows the answer and is scored")
+    end: bool = parameter(False, "ask for the token END after the answer")
 
     def check(self) -> None:
         self.span("string")
@@ -192,7 +192,7 @@ class Copying(TokenTask):
         return {**super().baselines(), **rules}
 
     def _lookup_of_last(self, inputs: np.ndarray, letters: int) -> np.ndarray:
-        """Find the last ``letters`` tokens first in BEGIN s END (BAR counts as BEGIN); return the token after them."""
+        """Return the token after the first occurrence of the last ``letters`` tokens in BEGIN s END (BAR is BEGIN)."""
         prediction = np.zeros_like(inputs)
         for row, x in enumerate(inputs):
             string, _, head = self._question(without_padding(x, self.pad))

@@ -55,7 +55,7 @@ class Depo(TokenTask):
 
     nodes: int | tuple[int, int] = parameter((3, 75), "nodes n; a pair: minimum and maximum", at_least=2, at_most=2**16)
     hops: int = parameter(8, "maximum number of steps K", at_least=1, at_most=1024)
-    queries: int = parameter(10, "number of questions per sample, at most one per node", at_least=1, at_most=2**16)
+    queries: int = parameter(10, "number of queries per sample, at most one per node", at_least=1, at_most=2**16)
     words: tuple[int, int, int] = parameter(
         (50, 1, 2),
         "vocabulary size V of names, minimum and maximum number of tokens per name",
@@ -168,7 +168,7 @@ class Depo(TokenTask):
             steps = tokens[at] - hop
             word = next(self._words(tokens, at + 1), None)
             if not 1 <= steps <= self.hops or word is None or word[1] == len(tokens) or tokens[word[1]] != answer_mark:
-                self.refuse(f"a question is steps, a word, ANSWER and a word; found another one at position {at}")
+                self.refuse(f"a question is steps, a word, ANSWER and a word; found something else at position {at}")
             if word[0] not in after:
                 self.refuse(f"the question at position {at} asks for {list(word[0])}, which no edge has")
             questions.append((steps, *word))

@@ -47,7 +47,7 @@ class FlipFlop(TokenTask):
     instructions: int = parameter(256, "number of instructions; two tokens each", at_least=2, at_most=MAX_LENGTH // 2)
     ignore: float = parameter(0.8, "probability of an ignore instruction", at_least=0, at_most=1)
     ignore_tests: tuple[float, float] = parameter(
-        (0.98, 0.1), "the same probability in the further tests sparse and dense", at_least=0, at_most=1
+        (0.98, 0.1), "probability of an ignore instruction in the further tests sparse and dense", at_least=0, at_most=1
     )
     clean: bool = parameter(False, "a blank in place of the bit after each read")
 

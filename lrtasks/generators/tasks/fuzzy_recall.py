@@ -42,8 +42,8 @@ class FuzzyRecall(UniformTask):
 
     ``law="grid"``, ours: for each of the K places of a key, two distinct letters of ``letters`` are drawn. All 2^K
     combinations are keys; each key has W uniform letters as its value. A sample is L/(K + W) pairs, their keys uniform
-    with replacement. Training labels the questions alone. No proper part of a key distinguishes it from all other keys.
-    With random keys in place of the grid, the last two letters are enough for 96 % of the answers.
+    with replacement. In training, only the questions have labels. No proper part of a key distinguishes it from all
+    other keys. With random keys in place of the grid, the last two letters are enough for 96 % of the answers.
 
     >>> task = FuzzyRecall(law="grid", length=10, value_tokens=2)
     >>> task.answer([1, 4, 2, 9, 13, 1, 4, 2, 9, 13]).tolist()

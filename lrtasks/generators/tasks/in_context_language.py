@@ -15,7 +15,7 @@ from lrtasks.spec import IGNORED, Batch, Spec
 @registry.register("in-context-language")
 @dataclass(frozen=True)
 class InContextLanguage(UniformTask):
-    """Read strings of a random automaton; where the text so far determines a legal next symbol, give it.
+    """Read strings of a random automaton; where exactly one next symbol is known to be legal, give it.
 
     Tokens: A = ``symbols`` symbols from 0, END = A after every string, PAD = A + 1 after the last string. Classes: the
     symbols and END.
@@ -29,12 +29,12 @@ class InContextLanguage(UniformTask):
     ``strings``, cut at ``length``.
 
     Labels. The known automaton after x[0..t] is the smallest reversible automaton that reads x[0..t]. Its construction
-    begins with one state per beginning of a string. All strings share the start state, and all states in which a string
-    ended are joined. While one state has two edges under one symbol, the states they lead to are joined. While two
-    edges under one symbol enter one state, the states they come from are joined. Every join is certain, so every known
-    edge is an edge of the hidden automaton. y[t] is the symbol of the only known edge out of the state after x[0..t];
-    positions with no known edge or with several have no label. The text may continue with another symbol; the label is
-    the one symbol that is legal for certain.
+    begins with one state for each prefix of a string. All strings share the start state, and all states in which a
+    string ended are joined. While one state has two edges under one symbol, the states they lead to are joined. While
+    two edges under one symbol enter one state, the states they come from are joined. Every join is certain, so every
+    known edge is an edge of the hidden automaton. y[t] is the symbol of the only known edge out of the state after
+    x[0..t]; positions with no known edge or with several have no label. The text may continue with another symbol; the
+    label is the one symbol that is legal for certain.
 
     Source: after RegBench of Akyürek et al., "In-Context Language Learning: Architectures and Algorithms"
     (arXiv:2401.12973), section 3, which scores the share of predictions that are legal; law and labels are ours.
@@ -174,8 +174,8 @@ class InContextLanguage(UniformTask):
             self.refuse(f"only padding ({self.pad}) may follow padding, found {tokens[at]} at position {at}")
 
     def baselines(self) -> dict[str, Baseline]:
-        """Return the most frequent symbol; what followed the last one, two or three tokens when they last occurred (or
-        fewer tokens if they did not); what followed when an earlier string last began like the current one."""
+        """Return the most frequent symbol; what followed the last 1, 2 or 3 tokens at their previous occurrence (or
+        fewer tokens if these are new); what followed the same prefix in the latest earlier string that has it."""
         grams = {"bigram": 1, "trigram": 2, "4-gram": 3}
         rules = {name: self.rule(self._followed, context=n) for name, n in grams.items()}
         return {**super().baselines(), **rules, "same-beginning": self.rule(self._same_beginning)}

@@ -22,9 +22,9 @@ class JointRecall(UniformTask):
     """Read a table of values by context and key; then return each value when it is queried in another order.
 
     Tokens: BEGIN 0, SEP 1, PAD 2, then V = ``values`` value tokens from 3, key tokens from 3 + V, and context tokens
-    after the key tokens. ``room`` is the number of context tokens and of key tokens. Each sample has C contexts and K
-    keys. C is uniform over ``contexts`` and K over ``keys``; their tokens are distinct and drawn at random. Every pair
-    of a context and a key has a value, independent and uniform.
+    after the key tokens. ``room`` holds two numbers: of context tokens and of key tokens. Each sample has C contexts
+    and K keys. C is uniform over ``contexts`` and K over ``keys``; their tokens are distinct and drawn at random. Every
+    pair of a context and a key has a value, independent and uniform.
 
     A sample is BEGIN, a table, SEP, the same table in new random orders, and padding on the right. The table lists the
     contexts in random order: the context token, then all keys in random order, each followed by its value. Labels: at

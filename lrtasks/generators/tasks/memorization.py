@@ -119,7 +119,7 @@ class Memorization(UniformTask):
         self.allow(tokens[last :: self._slot], self._mark, self._mark + 1, "marks", last, self._slot)
 
     def derived_scores(self, scores: Mapping[str, float], slices: Slices) -> dict[str, float]:
-        """Return ``facts_stored``: the number of facts times the accuracy, which is scaled to 0 for a random guess."""
+        """Return ``facts_stored``: the number of facts times the scaled accuracy (0 at chance, 1 if all are right)."""
         chance = 1 / (CLASSES if self.law == "pair" else self.facts)
         return {"facts_stored": self.facts * max(0.0, (scores["accuracy"] - chance) / (1 - chance))}
 

@@ -149,7 +149,7 @@ class NoisyRecall(UniformTask):
     def baselines(self) -> dict[str, Baseline]:
         """Return the most frequent value, and the value at the key's last occurrence, at most 16 or 32 tokens back.
 
-        The window baselines show how local the samples are; they give no answer if the key was only farther back.
+        The window baselines show how local the samples are; they predict class 0 if the key was only farther back.
         """
         windows = {f"window-{w}": self.rule(self._window, window=w) for w in WINDOWS}
         return {"majority": self.majority(), **windows}

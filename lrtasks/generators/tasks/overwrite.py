@@ -28,7 +28,7 @@ class Overwrite(UniformTask):
     ``law="zoology"``: the K first values are distinct, U distinct keys are updated once, and the queries stand among
     zeros as in ``mqar`` (``power_a``) up to ``length``. Source: HazyResearch/zoology, ``forgetting_mqar.py``. By
     mistake, that code makes a new value different from the old value of another key, so some of its updates change
-    nothing. The task of mixed updates is ours. ``back`` follows the N-back recall of Yang et al., "PaTH Attention"
+    nothing. Law ``mixed`` is ours. ``back`` follows the N-back recall of Yang et al., "PaTH Attention"
     (arXiv:2505.16381).
 
     >>> task = Overwrite(keys=2, updates=1, vocab=64)
@@ -52,7 +52,7 @@ class Overwrite(UniformTask):
     )
     law: Literal["mixed", "zoology"] = parameter("mixed", "distribution of updates and queries")
     length: int | None = parameter(None, "zoology: length, even; none: 2(K + U) + 2K", at_least=4, at_most=MAX_LENGTH)
-    power_a: float = parameter(0.01, "zoology: exponent of the distribution of query positions, as in mqar", above=0)
+    power_a: float = parameter(0.01, "zoology: number a in the weights (i+1)^(a-1) of query slots, as in mqar", above=0)
 
     def check(self) -> None:
         if self.vocab % 2:
@@ -138,7 +138,7 @@ class Overwrite(UniformTask):
         return {**super().baselines(), **rules}
 
     def slices(self, batch: Batch) -> dict[str, np.ndarray]:
-        """Break scores down by writes of the asked key, and by writes of any key since the asked one, in octaves."""
+        """Break scores down by writes of the queried key, and by writes of any key after the answer, in octaves."""
         last, writes = self._last(batch.x, self.back)
         labels = {"writes": writes, "since": octave(self.written - 1 - last)}
         return {name: spread(values, batch.y.shape, slice(0, None, 2)) for name, values in labels.items()}

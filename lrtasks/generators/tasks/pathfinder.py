@@ -24,8 +24,8 @@ _BY_RES = "none: the value of the DLR paper for this res (for 64: our value)"
 class PathfinderTask(Task):
     """Base of the Pathfinder tasks: ``res`` chooses all settings, but each setting can also be given.
 
-    A setting that is not given has the value of the DLR paper's generator for ``res`` (for 64: our own value). A
-    ``res`` that is not listed takes the settings of the next smaller listed one (below 64: those of 64). After
+    A setting that is not given has the value of the DLR paper's generator for ``res`` (for 64: our own value). For a
+    ``res`` other than 64, 128, 256 or 512, it has the value for the next smaller of these (below 64: for 64). After
     construction every field holds the value in use.
     """
 
@@ -44,7 +44,7 @@ class PathfinderTask(Task):
     variant: str = parameter("paper", "generator of the DLR paper, or the same without its flaws", choices=VARIANTS)
     dashes: int | None = parameter(None, f"number of dashes of each main path; {_BY_RES}", at_least=2, at_most=200)
     distractor_dashes: int | None = parameter(
-        None, "number of dashes of each distractor; none: a third of `dashes`, rounded down", at_least=1, at_most=200
+        None, "dashes of each distractor; none: a third of `dashes`, rounded down, at least 1", at_least=1, at_most=200
     )
     distractors: int | None = parameter(
         None, f"maximum number of distractors (some may not fit); {_BY_RES}", at_least=0, at_most=1000
@@ -54,7 +54,7 @@ class PathfinderTask(Task):
         None, f"thickness of a dash, pixels, whole when multiplied by antialias; {_BY_RES}", above=0, at_most=32
     )
     gap_margins: tuple[int, ...] | None = parameter(
-        None, f"margins in pixels; an image draws one, its gaps are twice as wide; {_BY_RES}", at_least=1, at_most=16
+        None, f"gap margins in pixels; each image has one; gaps are twice as wide; {_BY_RES}", at_least=1, at_most=16
     )
     continuity: float | None = parameter(
         None, f"angle limit: consecutive dashes turn by less than 90°/continuity; {_BY_RES}", at_least=1, at_most=90
@@ -150,7 +150,7 @@ class Pathfinder(PathfinderTask):
     metric: ClassVar[str] = "macro_f1"
 
     presets: ClassVar[Presets] = {
-        # The largest size that a model here has solved: DLR with three layers.
+        # The largest image that one of our models has solved; the model is DLR with three layers.
         "small": {"res": 32, "variant": "clean", "dashes": 2, "distractors": 0, "seed_distance": 4}
         | {"gap_margins": (1,), "mark_radius": 1.5, "dash_thickness": 1.0}
         | budget(batch_size=16, steps=5000, schedule="linear", test_batches=100),

@@ -42,7 +42,7 @@ class Recall(TokenTask):
     presets: ClassVar[Presets] = {
         # Fresh samples, not the papers' 2,000 samples: models of this size memorise those.
         "small": {"length": 64, **budget(batch_size=64, steps=1500)},
-        # Focus and Hyena papers: 2,000 samples, 200 epochs of 62 batches of which 10 warm up, about 500 test sequences.
+        # Focus and Hyena papers: 2,000 samples, 200 epochs (10 of warm-up) of 62 batches, about 500 test sequences.
         "paper": {"length": 1024, **budget(steps=12400, batch_size=32, weight_decay=0.1, betas=(0.9, 0.98))}
         | budget(schedule="cosine", warmup_steps=620, train_samples=2000)
         | budget(eval_every=620, val_batches=16, test_batches=16),

@@ -68,7 +68,7 @@ class Select(SignalTask):
 @registry.register("select-fixed")
 @dataclass(frozen=True)
 class SelectFixed(Select):
-    """As ``select``, but the same positions are marked in every sample of every split, whatever the seed.
+    """As ``select``, but all samples of all splits have the same marked positions; ``layout_seed`` determines them.
 
     ``y[n] = x[p_n]`` with positions p_0 < ... < p_{M-1} drawn once. Source: DLR paper (arXiv:2212.00768), section 3.1.
     There are no further tests, because another length has other positions.

@@ -68,7 +68,7 @@ class Solve(SignalTask):
 @registry.register("solve-fixed")
 @dataclass(frozen=True)
 class SolveFixed(Solve):
-    """As ``solve``, but with the same matrix A in every sample of every split, whatever the seed.
+    """As ``solve``, but all samples of all splits have the same matrix A; ``layout_seed`` determines it.
 
     X = AᵀB with one A. Source: DLR paper (arXiv:2212.00768), section 3.1. There are no further tests, because another
     length has another matrix.

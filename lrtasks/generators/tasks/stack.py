@@ -47,7 +47,7 @@ class Stack(TokenTask):
     values: int = parameter(64, "number of values V", at_least=1, at_most=2**16)
     operations: int = parameter(341, "number of operations; three tokens each", at_least=2, at_most=MAX_LENGTH // 3)
     stay: float = parameter(
-        0.5, "probability of repeating the previous operation (push or pop); below 1", at_least=0, at_most=1
+        0.5, "probability of repeating the previous action (push or pop); below 1", at_least=0, at_most=1
     )
     feed: Literal["teacher", "blank"] = parameter("teacher", "token after a pop: the popped value, or a blank")
 

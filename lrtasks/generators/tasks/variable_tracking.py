@@ -65,7 +65,7 @@ class VariableTracking(UniformTask):
         "forward", "order of statements: every source already has a value (forward), or chains in random order"
     )
     statements: int = parameter(48, "forward: number of statements", at_least=2, at_most=MAX_LENGTH // 2)
-    variables: int = parameter(16, "variables; shuffled: at least those of a sample", at_least=2, at_most=2**16)
+    variables: int = parameter(16, "variables N; shuffled: chains (hops + 1) if more", at_least=2, at_most=2**16)
     constants: int = parameter(16, "number of constants", at_least=2, at_most=2**16)
     chains: int = parameter(4, "shuffled: number of chains", at_least=1, at_most=2**10)
     hops: int = parameter(4, "shuffled: statements from the first to the last variable of a chain", at_least=0)
@@ -236,7 +236,7 @@ class VariableTracking(UniformTask):
         return self.further({f"hops-{hops}": {"hops": hops, "variables": self._names} for hops in sorted(room)})
 
     def text(self, batch: Batch, index: int) -> str:
-        """Return statements as ``x2=x0``, constants as numbers, with values in brackets (forward) or questions last."""
+        """Return statements such as ``x2=x0`` or ``x1=3``; values in brackets (forward) or questions follow."""
         x, y = batch.x[index].tolist(), batch.y[index].tolist()
         end = 2 * self._statements
 

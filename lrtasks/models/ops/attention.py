@@ -148,13 +148,13 @@ class KVCache(NamedTuple):
 
 
 class MultiHeadAttention(nn.Module):
-    """Self-attention on ``(batch, length, d_model)`` with an output projection; :func:`check_heads` bounds the widths.
+    """Self-attention on ``(batch, length, d_model)`` with an output projection; :func:`check_heads` checks the widths.
 
     Args:
         learned_scale: scale the scores of all heads by one learned factor, initialised to ``1/sqrt(e)``, instead of by
             that constant (as in the code of the DLR paper).
         chunk: see only a query's own and neighbouring chunks of this many positions; None to see all keys.
-        window: see only this many keys: the query's own and the ``window - 1`` before it (without ``causal``, also
+        window: see only the query's own key and the ``window - 1`` before it (without ``causal``, also
             the ``window - 1`` after it); None to see all keys.
         conv: applied to queries, keys and values: ``silu``, a short convolution with SiLU, or ``canon``, a canon layer.
     """

@@ -131,7 +131,7 @@ def decay_matrix(
     """Return the decay from position j to position i of a chunk: ``exp(G_i - G_j)`` for ``j <= i``, otherwise 0.
 
     Args:
-        G: ``(..., c)`` in float64: G grows along the chunk, and differences of large numbers lose digits.
+        G: ``(..., c)`` in float64: |G| grows along the chunk, and differences of large numbers lose digits.
         dtype: type of the result, ``(..., c, c)``.
         row: added to the exponents of row i, shaped as G; None for 0.
         column: added to the exponents of column j, shaped as G; None for 0.

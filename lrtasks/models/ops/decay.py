@@ -48,7 +48,7 @@ CHUNK = 32
 CHUNKS = (32, 16)
 """Chunk sizes to try for the single matrix product with a decay per key channel, largest first."""
 LIMIT = 60.0
-"""Largest exponent in the single product; exp(88) is the largest number in float32."""
+"""Largest exponent in the single product; exp(89) overflows in float32."""
 SUB_BLOCK = 8
 
 
@@ -74,9 +74,9 @@ def scalar_decay(
     """Compute all positions chunk by chunk.
 
     Args:
-        q: queries, ``(B, L, G, K)``, already scaled; the heads ``i H/G .. (i+1) H/G - 1`` share group i.
+        q: queries, ``(B, L, groups, K)``, already scaled; each group serves ``H / groups`` successive heads.
         k: keys, shaped as q.
-        v: values, ``(B, L, H, V)``, H a multiple of G.
+        v: values, ``(B, L, H, V)``, H a multiple of the number of groups.
         g: log decay, at most 0, ``(B, L, H)``; None for no decay.
         state: S before the first position, ``(B, H, K, V)``; None for zeros.
         mask: ``(B, L)``, False at padding, which writes nothing and decays nothing.

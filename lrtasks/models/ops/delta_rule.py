@@ -6,8 +6,8 @@
 
 DeltaNet (Yang et al., arXiv:2406.06484), Gated DeltaNet (arXiv:2412.06464, section 3), Gated DeltaProduct
 (arXiv:2502.10297, several steps per position), Kimi delta attention (arXiv:2510.26692, a decay per key channel), and
-RWKV-7 (arXiv:2503.14456), whose erase reads the state before the decay. Except in RWKV-7, the keys must have length 1:
-longer keys make the state grow without bound.
+RWKV-7 (arXiv:2503.14456), whose erase reads the state before the decay. Except in RWKV-7, the keys must have norm 1:
+with a larger norm, the state can grow without bound.
 
 The chunked form is the WY form. With D_ij = exp(G_i - G_j) for j <= i, else 0,
 
@@ -82,7 +82,7 @@ def delta_rule(
 
     Args:
         q: queries, ``(B, L, H, K)``, already scaled.
-        k: keys of length 1, ``(B, L n_h, H, K)``: n_h consecutive steps for each position.
+        k: keys of norm 1, ``(B, L n_h, H, K)``: n_h consecutive steps for each position.
         v: values, ``(B, L n_h, H, V)``.
         beta: fraction to erase, in [0, 1], or in [0, 2] to allow negative eigenvalues, ``(B, L n_h, H)``.
         g: log decay, at most 0, one per position: ``(B, L, H)``, or ``(B, L, H, K)`` per key channel (n_h = 1 only);

@@ -208,7 +208,7 @@ class BinFilter(nn.Module):
         self.filtering: Filtering = filtering
 
     def forward(self, x: Tensor, theta: Tensor) -> Tensor:
-        """Filter x with ``theta``, ``(batch or 1, d_model, bins or 1, F, 2)``, in the bins after unfiltered ones."""
+        """Filter x with ``theta``, ``(batch or 1, d_model, bins or 1, F, 2)``, after the unfiltered bins."""
         self.theta = theta[:SAMPLES].detach()
         length = x.shape[1]
         padded = functional.pad(x, (0, 0, 0, -length % self.bin_length))

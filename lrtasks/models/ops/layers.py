@@ -135,7 +135,7 @@ class _RMSNormalised(torch.autograd.Function):
 
 
 def rms_normalised(x: Tensor, eps: float) -> Tensor:
-    """Return ``x / sqrt(mean(x²) + eps)`` over the last axis, with a shorter gradient than that of its operations."""
+    """Return ``x / sqrt(mean(x²) + eps)`` over the last axis, with a faster gradient than autograd's."""
     return _RMSNormalised.apply(x, eps)  # type: ignore[no-untyped-call]
 
 
@@ -277,8 +277,8 @@ class ShortConv(Recurrent, nn.Conv1d):
         if x.shape[1] == 1:  # faster than a convolution
             y = (window * self.weight.squeeze(1).mT).sum(1, keepdim=True)
         else:
-            # as an image of height 1 with channels last in memory, as is the result: two to three times faster on a
-            # CPU than conv1d, and the layout that fast attention needs
+            # conv2d on an image of height 1 with channels last in memory: two to three times faster on a CPU than
+            # conv1d; the result has the same layout, which fast attention needs
             image = window.mT.unsqueeze(2)
             y = F.conv2d(image, self.weight.unsqueeze(2), groups=self.groups).squeeze(2).mT
         if self.bias is not None:  # not in conv2d, whose gradient of the bias is slow on a CPU

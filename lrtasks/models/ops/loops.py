@@ -34,7 +34,7 @@ should stay in the cache."""
 LANES = 16
 """Numbers in a vector, as in a register of AVX-512; other processors use several registers."""
 NEGLIGIBLE = 1e-19
-"""Size below which a power counts as zero. Products of two powers are then no denormal numbers, which are slow."""
+"""Size below which a power counts as zero. Products of two powers are then almost never denormal (slow) numbers."""
 
 
 def gru_usable(h: Tensor) -> bool:
@@ -183,7 +183,7 @@ def _add_product(h: np.ndarray, R: np.ndarray, out: np.ndarray) -> None:
 
 @compiled
 def _exp(x: np.float32) -> np.float32:
-    """Return exp(x) with an error below two units in the last place; below -87.3, return the smallest normal number.
+    """Return exp(x) with an error below two units in the last place; below -87.3, return exp(-87.3).
 
     ``exp(x) = 2^n exp(r)``: n is the integer nearest to x / log 2, and a polynomial (Cephes' ``expf``) gives exp(r).
     Compilers turn loops with this function, but not with ``math.exp``, into vector instructions.

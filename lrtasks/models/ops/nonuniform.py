@@ -314,7 +314,7 @@ def _spectrum(signal: Tensor, factor: Tensor) -> Tensor:
 def _call(
     loop: Any, poles: Tensor, turns: Tensor, decay: Tensor, weight: Tensor, g: slice, r: slice, M: int, *grids: Tensor
 ) -> None:
-    """Call a compiled loop. Grids become arrays of real and imaginary parts in turn; sums of exponentials do not."""
+    """Call a compiled loop. Grids become arrays of real and imaginary parts in turn; gradients stay complex."""
     starts = torch.empty(TILE, dtype=torch.int64)
     taps = torch.empty(2, TILE, 2 * WIDTH)
     centres = torch.empty(TILE, grids[0].shape[2], dtype=torch.complex128)

@@ -2,7 +2,7 @@
 
 The parallel form :func:`attend` works in tiles. A tile is a block of queries and the range of keys that at least one of
 them sees. The scores of n positions therefore take n (w + block) numbers with a window w, and n C numbers with chunks
-of C; no n × n array exists. Queries that see all keys (if causal, all past keys) are computed block by block.
+of C; long sequences need no n × n array. Queries that see all keys (causal: all past keys) are computed block by block.
 :meth:`ScopedAttention.step` is the streaming form. A rank is a position 0, 1, ... in the (compressed) sequence.
 
 Symbols: ``n`` positions, ``e`` width of queries and keys, ``f`` width of values.
@@ -296,7 +296,7 @@ class ScopedAttention(nn.Module):
     """
 
     by_row = False
-    """Return whether the rows of a batch may store different numbers of keys."""
+    """Whether the rows of a batch may store different numbers of keys."""
 
     def __init__(
         self,
