@@ -217,8 +217,8 @@ class GLA(KernelConfig):
         if not (d_key and d_value):
             found = f"found keys {d_key} and values {d_value} wide"
             raise UsageError(f"{self.name}: expand_k and expand_v must make a head at least 1 wide, {found}")
-        if self.decay == "fixed":
-            self.divided(d_key, 2, "the pairs of rotary positions, 2 wide,", "the keys of a head")
+        if self.decay == "fixed" and d_key % 2:
+            raise UsageError(f"{self.name}: the width of a head's keys must be even with decay='fixed', found {d_key}")
 
     def layer(self, index: int) -> GLALayer:
         return GLALayer(self)

@@ -220,8 +220,9 @@ class S5(RecurrentConfig):
     recurrent_lr: float | None = parameter(1e-3, "learning rate of eigenvalues, B, steps; none: the budget's", above=0)
 
     def check(self) -> None:
-        pairs = self.divided(self.d_state, 2, "the pairs of states, 2 wide,", "d_state")
-        self.divided(pairs, self.blocks_of_start, "blocks_of_start", "d_state / 2")
+        if self.d_state % 2:
+            raise UsageError(f"s5: d_state must be even (conjugate pairs), found {self.d_state}")
+        self.divided(self.d_state // 2, self.blocks_of_start, "blocks_of_start", "d_state / 2")
         self.require_order("dt_min", "dt_max")
 
     def layer(self, index: int) -> SSMLayer:

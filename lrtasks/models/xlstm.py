@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lrtasks.config import Presets, parameter
+from lrtasks.errors import UsageError
 from lrtasks.models import registry
 from lrtasks.models.base import PAPER, PAPER_MQAR, SMALL, TRACKING
 from lrtasks.models.ops.layers import NoConv, ShortConv, at_least_float32, hide
@@ -194,7 +195,10 @@ class MLSTM(RecurrentConfig):
 
     def check(self) -> None:
         self.divided(self.inner, self.heads, "heads", "the inner width")
-        self.divided(self.inner, BLOCK, "the blocks of q, k and v, 4 wide,", "the inner width")
+        if self.inner % BLOCK:
+            raise UsageError(
+                f"mlstm: the inner width must be a multiple of {BLOCK}, found {self.inner}; change round_up"
+            )
 
     def layer(self, index: int) -> MLSTMLayer:
         return MLSTMLayer(self)

@@ -62,7 +62,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("transformer", {"canon": "B", "conv": True}, "take one"),
     ("transformer", {"canon": "A", "causal": False}, "causal model"),
     ("transformer", {"conv": True, "causal": False}, "causal model"),
-    ("gla", {"d_model": 24, "heads": 4, "decay": "fixed"}, "2 wide"),
+    ("gla", {"d_model": 24, "heads": 4, "decay": "fixed"}, "must be even with decay='fixed', found 3"),
     *((name, {"expand_k": 1e-6}, "at least 1 wide, found keys 0") for name in ("gla", "retnet")),
     ("gla", {"expand_v": 1e-6}, "at least 1 wide, found .* values 0"),
     ("rwkv7", {"d_model": 4, "heads": 4}, "heads must be at most d_model / 2"),
