@@ -1,4 +1,4 @@
-"""The training budget: everything about a run that is neither the task nor the model."""
+"""The training budget: how a run trains, evaluates and tests a model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_STEPS = 10**9
 
 @dataclass(frozen=True)
 class Budget(Config):
-    """Settings of training and scoring: steps, optimiser, data. Compare only runs with the same steps and data."""
+    """Settings of training and scoring. Compare only runs with equal steps, batches, samples, stop rules, precision."""
 
     name: ClassVar[str] = "budget"
 

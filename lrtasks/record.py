@@ -56,7 +56,7 @@ class RunRecord:
             ``count``: number of trained values (a complex value counts twice);
             ``state_bytes``: bytes of streaming state; ``None`` without a streaming form.
         preset: the preset that supplied the values that the user did not set.
-        budget: fields of :class:`lrtasks.budget.Budget`.
+        budget: fields of :class:`lrtasks.budget.Budget`, without fields that were added later and have their default.
         seed: seeds initialisation and training stream.
         scores: scores by name, for each split (``val``, ``test``, ...) and further test (``2x``, ...); empty for a
             further test that the model cannot run.
@@ -65,13 +65,13 @@ class RunRecord:
         further_baselines: scores of the trivial baselines on each further test.
         scaled: by test, the headline score on the scale from the best baseline (0) to a perfect score (1).
         generalisation_length: greatest tested length with a scaled score of at least 0.9 at this length and at all
-            shorter tested lengths; ``None`` if this length is below the training length.
+            shorter tested lengths; ``None`` if there is none, or if it is below the training length.
         selection: ``{by, values, chosen}`` if settings were selected: the stream used for the selection, the tried
             values by the setting's name, and whether this run was chosen.
         steps_to_solve: step of the first of two consecutive evaluations with a scaled validation score of at least
             0.99; the floor is the best baseline's score on validation.
         curve: one entry per evaluation: ``step``, ``loss`` (mean since the last evaluation) and the validation scores.
-        slices: the test score by group, for each breakdown that the task declares.
+        slices: the test score by group, for each breakdown of the task and of the metric (``class``: F1 by class).
         further_slices: the breakdowns of each further test.
         diagnostics: values that the model's modules report after training, by module.
         cost: ``seconds_per_step`` and ``seconds`` of training alone, ``seconds_with_evaluation``,

@@ -52,7 +52,7 @@ class Registry(Generic[T]):
 
     @property
     def allowed(self) -> str:
-        """The end of a message on an unknown name; the names are too many for it."""
+        """The allowed names, in words, for the message on an unknown name; there are too many names to list."""
         return f"FILE.py:NAME, or a name that lrtasks list {self.kind}s prints"
 
     @functools.cached_property

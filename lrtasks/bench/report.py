@@ -80,7 +80,7 @@ def read_measurement(file: Path) -> dict[str, Any]:
 
 
 def make_row(found: Mapping[str, Any]) -> Row:
-    """Return a measurement as a flat row: ``model``, ``length``, costs, speeds, ``reasons``; None for missing figures.
+    """Return a measurement as a flat row: ``model``, ``length``, costs, speeds, ``reasons``; None for missing values.
 
     Times are the shortest repeats, CPU time on a CPU and elapsed time on a GPU; ``training_speed`` and
     ``inference_speed`` are the Transformer's time in the same process divided by the model's time.
@@ -190,7 +190,7 @@ class Report:
         return [table for table in tables if table.lines]
 
     def notes(self) -> list[str]:
-        """Return notes on the measured models and costs, the method, and missing figures."""
+        """Return notes on the measured models and costs, the method, and missing values."""
         first = self._found[0]["identity"]
         shared = first["settings"]
         clock = "CPU time" if first["device"] == "cpu" else "elapsed time"

@@ -38,7 +38,7 @@ def bench(
     form: Annotated[str | None, options.format_option(default="text")] = None,
     as_json: options.JsonFormat = False,
 ) -> None:
-    """Measure training step, inference, peak memory and streaming state, compared with a Transformer in the same run.
+    """Measure training step, inference, peak memory and streaming state, beside a Transformer in the same process.
 
     Example: lrtasks bench --models mylayer.py:MyLayer,mamba2 --length 1024,4096
 
@@ -92,7 +92,7 @@ def _by_model(assignments: Iterable[str]) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for assignment in assignments:
         model, dot, setting = assignment.partition(".")
-        if not dot or "=" in model:
+        if not dot or "=" in model or "=" not in setting:
             raise UsageError(f"--set takes MODEL.NAME=VALUE, found {assignment!r}")
         options.add_once(found.setdefault(model, {}), *parse_assignment(setting), owner=f"{model}.")
     return found

@@ -38,7 +38,7 @@ def generate(
 ) -> int:
     """Write a dataset; run the same command again to finish an interrupted one.
 
-    Any parameter of the task is also an option; TASK@PRESET takes those of a preset. Example: lrtasks generate
+    Any parameter of the task is also an option; TASK@PRESET takes the parameters of a preset. Example: lrtasks generate
     pathfinder --res 64 --samples 1000
     """
     from lrtasks.data import generate as write

@@ -121,7 +121,7 @@ def preview(
 ) -> None:
     """Draw inputs and targets of a task. Task parameters are options.
 
-    TASK@PRESET takes those of a preset. Example: lrtasks preview shift --length 64
+    TASK@PRESET takes the parameters of a preset. Example: lrtasks preview shift --length 64
     """
     from lrtasks import generators
     from lrtasks.generators.preview import preview as drawn

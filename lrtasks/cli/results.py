@@ -72,7 +72,7 @@ def table(
 
 
 def compare(
-    a: Annotated[str, Argument(metavar="A", help="A model: its name in the tables, its address, or a results folder.")],
+    a: Annotated[str, Argument(metavar="A", help="A model (name in the tables, or address) or a results folder.")],
     b: Annotated[str, Argument(metavar="B", help="A second model or results folder, or the word published.")],
     folders: Annotated[
         list[Path] | None,
@@ -130,7 +130,7 @@ def plot(
     models: options.Chosen = "all",
     tasks: options.Chosen = "all",
     cost: Annotated[
-        str | None, Option(help="scatter: seconds-per-step, parameter-count, state-bytes or peak-memory-bytes.")
+        str | None, Option(help="scatter: seconds-per-step (default), parameter-count, state-bytes, peak-memory-bytes.")
     ] = None,
     unequal_budgets: options.Unequal = False,
 ) -> None:
@@ -163,7 +163,7 @@ def plot(
 
 def analyze(
     run: Annotated[Path, Argument(help="A run's folder (the one with record.json).")],
-    out: Annotated[Path | None, Option("--out", "-o", help="Folder for the plots (default: RUN/analysis).")] = None,
+    out: Annotated[Path | None, Option("--out", "-o", help="Folder for the figures (default: RUN/analysis).")] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Print a run's breakdowns and diagnostics, and draw them, the learning curve, and figures of the model.

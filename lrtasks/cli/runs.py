@@ -68,7 +68,7 @@ def evaluate(
     overwrite: Annotated[bool, Option("--overwrite", help="Run again even if the run is finished.")] = False,
     as_json: Annotated[bool, Option("--json", help="Print a list of run records, one per seed.")] = False,
 ) -> int:
-    """Train a model on a task, score it, and print the score with the baselines' scores and the paper's score.
+    """Train a model on a task, score it, and print the score with the floor and the paper's score.
 
     Every parameter of the task and the model is an option as well, such as --length 512 or --d-state 64; lrtasks
     describe NAME lists them. Example: lrtasks eval --model dlr --task shift --length 512 --steps 1000

@@ -68,7 +68,9 @@ with_how = options.shared_options("how", how_options)
 def suite(
     context: Context,
     how: dict[str, Any],
-    file: Annotated[Path | None, Option(help="A suite as TOML, instead of the four options below.")] = None,
+    file: Annotated[
+        Path | None, Option(help="A suite file (TOML); replaces --models, --tasks, --preset, --seeds.")
+    ] = None,
     models: Annotated[
         str | None, Option(help="Models, separated by commas (default: all).", autocompletion=options.complete_models)
     ] = None,
@@ -111,7 +113,7 @@ def sweep(
     seeds: Annotated[int, Option(help="Number of seeds, counted from 0.")] = 1,
     solved: Annotated[float, Option(help="Minimum scaled score of a solved run.")] = 0.95,
 ) -> int:
-    """Run models on one task over a grid, and print the largest value of each varied option that a model solves.
+    """Run models on one task over a grid. For each varied option, print the largest value at which a model solves it.
 
     For the option length, this value is the trainable length. A second table shows the scores on further tests and the
     generalisation length: the greatest length to which a model that was trained once generalises.

@@ -258,8 +258,9 @@ def to_bytes(values: np.ndarray) -> np.ndarray:
     scaled += np.float32(127.5)
     np.clip(np.rint(scaled, out=scaled), 0, 255, out=scaled)
     pixels: np.ndarray = scaled.astype(np.uint8)
-    if not np.array_equal(from_bytes(pixels), values):
-        raise UsageError("an image is stored as 8-bit pixels: each input value must be (byte / 255 - 0.5) / 0.5")
+    if not np.array_equal(kept := from_bytes(pixels), values):
+        must = "an image is stored as 8-bit pixels: each input value must be (byte / 255 - 0.5) / 0.5"
+        raise UsageError(f"{must}, found {values[kept != values][0]:g}")
     return pixels
 
 

@@ -20,7 +20,7 @@ from lrtasks.errors import UsageError
 SCHEMA = 1
 MANIFEST = "manifest.json"
 PLAN = f"{HIDDEN}/plan.json"
-"""File that holds the request while the dataset is being made."""
+"""File that holds the request; it is written before the first shard and stays."""
 
 
 @dataclass(frozen=True)

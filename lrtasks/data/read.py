@@ -178,7 +178,7 @@ def open_dataset(path: str | os.PathLike[str]) -> StoredDataset:
     store, manifest = _opened(path)
     with store.explained():
         if manifest.format != "parquet":
-            raise UsageError(f"{path} is in format {manifest.format}; datasets are read from format parquet")
+            raise UsageError(f"{path} is in format {manifest.format}; only format parquet can be opened")
         problems = [*_changed(store, manifest.files(), known=True)]
     if problems:
         more = f" (and {len(problems) - 1} more; see: lrtasks data verify)" if problems[1:] else ""
@@ -190,7 +190,7 @@ def verify(path: str | os.PathLike[str]) -> list[str]:
     """Return a list of all problems of a dataset; the list is empty if the dataset is complete and unchanged.
 
     Raises:
-        UsageError: if the folder does not exist.
+        UsageError: if there is no such folder, or the path is a file.
     """
     _reachable(path)
     try:

@@ -58,7 +58,7 @@ COLUMNS = {
     "device": "device on which the run was timed",
     "parameter_count": "number of trained values; a complex value counts twice",
     "state_bytes": "bytes of streaming state; none without a streaming form",
-    "paper": "the paper's figure of this task and model, at the nearest length",
+    "paper": "the paper's score of this task and model, at the nearest length",
     "paper_source": "paper and table",
     "paper_where": "the paper's length, width, number of training samples and averaging",
     "paper_differs": "settings in which the run differs from the paper; empty: the scores are comparable",

@@ -107,7 +107,7 @@ def draw_length(runs: pd.DataFrame, records: Sequence[RunRecord]) -> Figure:
     several = lengths_of[lengths_of > 1].index.unique("otherwise")
     drawn = _each(runs[runs["otherwise"].isin(several)], "otherwise", sort=False)
     if not drawn:
-        hint = "train at several (--length 256,1024 in sweep), or test there (--test-lengths 512,1024)"
+        hint = "train at several (--length 256,1024 in sweep), or test at several (--test-lengths 512,1024)"
         raise UsageError(f"no task has scores at two lengths of a model with the same settings; {hint}")
     names = [name for name, _ in labels([json.loads(of_task["otherwise"].iloc[0]) for of_task in drawn])]
     figure, axes = _panels(len(drawn))

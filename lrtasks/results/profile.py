@@ -50,9 +50,9 @@ class Cell(NamedTuple):
 
     Attributes:
         instance: name of the task and its preset, as in a suite.
-        scaled: median over seeds of the scaled score.
-        solved: seeds with a scaled score of at least 0.95.
-        seeds: seeds with a score.
+        scaled: median over seeds of the scaled score, with 0 for a seed that diverged.
+        solved: number of seeds with a scaled score of at least 0.95.
+        seeds: number of seeds with a score, and of seeds that diverged.
         length: length at which the model was trained.
         generalisation_length: median over seeds, where a seed without one counts as 0; ``None`` without further tests
             at other lengths.

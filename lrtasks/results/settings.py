@@ -113,7 +113,8 @@ def key(settings: Settings) -> str:
 def distinguishing(settings: Sequence[Settings]) -> list[str]:
     """Return the sorted names of the settings that differ.
 
-    The digest of a Python object without a file differs in every run. It is named only if the others do not suffice.
+    The digest of a Python object without a file differs in every run. It is named only if the other settings do not
+    distinguish all entries.
     """
     names = sorted({name for entry in settings for name in entry})
     texts = {name: [json.dumps(entry[name]) if name in entry else "" for entry in settings] for name in names}

@@ -97,8 +97,8 @@ def aggregate(runs: pd.DataFrame, *, mean: bool = False) -> pd.DataFrame:
     - ``score``, ``scaled_score``, ``batch_mean``, ``batch_std``: means over seeds; ``score_std``: the standard
       deviation over seeds; ``score_low`` and ``score_high``: the 95 % interval of the mean score by Student's t;
     - ``median``: the median score (if seeds fall into two groups, no seed has a score near the mean);
-      ``scaled_median``: its scaled score; ``median_low`` and ``median_high``: its interval by bootstrap over seeds and
-      test samples; further tests: medians;
+      ``median_low`` and ``median_high``: the interval of this median by bootstrap over seeds and test samples;
+      ``scaled_median``: the scaled score of this median; further tests: medians;
     - ``generalisation_length``, ``steps_to_solve``, ``samples_to_solve``: medians, missing if half of the seeds or more
       have none;
     - ``centre`` and ``centre_low``: the shown score and the lower end of its interval. The shown score is the mean,

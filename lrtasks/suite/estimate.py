@@ -60,7 +60,7 @@ class Plan:
             return [*said, none] if self.finished < self.runs else said
         said.append(f"about {clock(self.seconds)} one after another on {self.device}")
         said.append(f"an evaluated batch counts as a training step, the start of a run as {self.start:.0f} s")
-        guess = f"pairs of task and model without a timed step, which count as the mean of the others: {self.guessed}"
+        guess = f"{self.guessed} pairs of task and model could not be timed and count as the mean of the others"
         return [*said, f"{guess}{why}"] if self.guessed else said
 
 

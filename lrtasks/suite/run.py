@@ -30,8 +30,8 @@ WAITING, RUNNING, ELSEWHERE, REFUSED = "waiting", "running", "elsewhere", "refus
 """Statuses of a run in a suite, in addition to the statuses of its record: ``done``, ``diverged`` and ``failed``.
 
 A run is ``elsewhere`` if another process, such as that of a second suite, works on it. A run is refused if it is
-impossible here, if its record is unreadable, or if its user's file was edited after the suite began. No record is
-written for such runs.
+impossible here, if its record is unreadable, or if the user's file of its model or task was edited after the suite
+began. No record is written for such runs.
 """
 
 

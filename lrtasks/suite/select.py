@@ -1,9 +1,10 @@
 """Choose settings such as the learning rate by validation score, then run the other seeds at the chosen values.
 
-Seed 0 runs at every value. The run with the best validation score is chosen. If scores are equal to four decimals, the
-run that solved the task in fewer steps is chosen. If the steps are also equal, the run that was named first is chosen.
-The other seeds then run only at the chosen values. The test stream has no influence on the choice. All runs stay in the
-results folder. Their records name the values that were tried (``selection``), and tables show the chosen runs.
+The lowest seed, usually 0, runs at every value. The run with the best validation score is chosen. If scores are equal
+to four decimals, the run that solved the task in fewer steps is chosen. If the steps are also equal, the run that was
+named first is chosen. The other seeds then run only at the chosen values. The test stream has no influence on the
+choice. All runs stay in the results folder. Their records name the values that were tried (``selection``), and tables
+show the chosen runs.
 """
 
 from __future__ import annotations

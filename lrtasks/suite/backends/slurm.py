@@ -64,7 +64,7 @@ class Slurm(Backend):
                 raise UsageError(f"--slurm takes NAME=VALUE, found {assignment!r}")
             name, value = parse_assignment(assignment)
             if name in own and own[name] != value and name != "cpus_per_task":
-                raise UsageError(f"--slurm {assignment} and an option of the same meaning ({own[name]!r}) differ")
+                raise UsageError(f"{name} is given twice: {own[name]!r}, and {value!r} by --slurm {assignment}")
             own[name] = value
         return own
 
