@@ -163,6 +163,5 @@ def rates(page: Path, _: Sequence[str]) -> str:
         f" {low.name:g} and not at {high.name:g}. The scaled score rises by more than {CHANGE} in {rises} cells and"
         f" falls by more than {CHANGE} in {falls}."
     )
-    return (
-        "\n".join(textwrap.wrap(said, 130)) + "\n\n" + table(["task", "model", *(f"lr {r:g}" for r in scores)], lines)
-    )
+    shown = table(["task", "model", *(f"lr {rate:g}" for rate in scores)], lines)
+    return "\n".join(textwrap.wrap(said, 130)) + "\n\n" + shown
