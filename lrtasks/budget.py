@@ -15,7 +15,7 @@ MAX_STEPS = 10**9
 
 @dataclass(frozen=True)
 class Budget(Config):
-    """Settings of training and scoring. Compare only runs equal in steps, batches, samples, stop rules and precision."""
+    """Settings of training and scoring. Compare only runs with equal steps, batches, samples, stops and precision."""
 
     name: ClassVar[str] = "budget"
 
