@@ -192,15 +192,38 @@ def encode(columns: Sequence[Column], batch: Batch, indices: Sequence[int], tabl
     arrays = [pa.array(np.asarray(indices, np.int64))]
     for column in columns:
         values, kind = column.values(batch), table_schema.field(column.name).type
+        if column.role == "meta":
+            _require_lossless(column, values, indices)
         if column.is_picture:
             data = pa.array([column.picture(value) for value in values], pa.binary())
             arrays.append(pa.StructArray.from_arrays([data, pa.nulls(len(data), pa.string())], fields=list(kind)))
-        elif isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
+        elif isinstance(values, np.ndarray) and values.dtype.kind in "biuf" and column.dtype != "str":
             arrays.append(_nested(values, kind))
         else:
             plain = [value.tolist() if isinstance(value, np.ndarray) else value for value in values]
             arrays.append(pa.array(plain, kind))
     return pa.Table.from_arrays(arrays, schema=table_schema)
+
+
+def _require_lossless(column: Column, values: Any, indices: Sequence[int]) -> None:
+    """Raise :class:`UsageError` if a sample's metadata do not fit the column's type and number of axes."""
+    axes, text = len(column.shape), column.dtype == "str"
+    for index, value in zip(indices, values, strict=True):
+        try:
+            entry = np.asarray(value)
+            if text:
+                fits = entry.dtype.kind == "U" or not entry.size
+            else:
+                with np.errstate(all="ignore"):  # the comparison finds what overflows
+                    stored = entry.astype(column.dtype)
+                fits = bool(np.all((stored == entry) | ((stored != stored) & (entry != entry))))  # NaN stays NaN
+            fits = fits and (entry.ndim == axes or (not entry.size and 0 < entry.ndim < axes))
+        except (ValueError, TypeError, OverflowError):  # ragged lists, None, whole numbers of more than 64 bits
+            fits = False
+        if not fits:
+            holds = f"{column.dtype} with {axes} axes" if axes else column.dtype
+            found = f"metadata {column.name!r} of sample {index} is {value!r}"
+            raise UsageError(f"{found}, but in the first {PROBED} samples it is {holds}")
 
 
 def _nested(values: np.ndarray, kind: pa.DataType) -> pa.Array:
@@ -241,8 +264,8 @@ def _decode(column: Column, array: pa.Array) -> Any:
     if len(column.shape) == 1:
         return [value.astype(dtype) for value in array.to_numpy(zero_copy_only=False)]
     entries = (np.asarray(value, dtype) for value in array.to_pylist())
-    # an empty array keeps its other axes
-    return [entry if entry.size else entry.reshape(0, *column.shape[1:]) for entry in entries]
+    # nested lists do not show the axes after an empty one
+    return [entry.reshape(*entry.shape, *column.shape[entry.ndim :]) for entry in entries]
 
 
 # Pictures as PNG: greyscale for inputs, a small palette of colours for label maps

@@ -24,7 +24,19 @@ from PIL import Image
 
 import lrtasks
 from lrtasks.data import epoch_order, generate, info, open_dataset, verify
-from lrtasks.data.columns import Column, declared, decode_labels, encode_labels, layout, row_group, to_bytes
+from lrtasks.data.columns import (
+    PROBED,
+    Column,
+    declared,
+    decode,
+    decode_labels,
+    encode,
+    encode_labels,
+    layout,
+    row_group,
+    schema,
+    to_bytes,
+)
 from lrtasks.data.manifest import read_manifest
 from lrtasks.data.store import Store
 from lrtasks.generators.base import Task
@@ -33,6 +45,8 @@ from lrtasks.generators.tasks.shift import Shift
 from lrtasks.spec import Batch, Sample, Spec
 
 THIRDS = (0.6, 0.2, 0.2)
+LATE = 7
+"""A digit that is in none of the first samples of ``Few(kinds=4096)``."""
 
 
 def assert_same(found: Batch, expected: Batch) -> None:
@@ -443,3 +457,53 @@ def test_epoch_orders_differ() -> None:
     assert len(orders) == 9
     # runs on stored data resume in this order, and their records repeat in it
     assert epoch_order(np.int64(8), np.int64(3), np.int64(2)).tolist() == [2, 1, 4, 6, 7, 5, 3, 0]
+
+
+@pytest.mark.parametrize(
+    ("early", "late"),
+    [
+        (5, None),
+        (5, 5.5),
+        (True, 2),
+        ("a", 3),
+        ([1, 2], [1.5]),
+        ([1], 1),
+        (np.float32(1), 1e300),
+        (1, 2**70),
+    ],
+    ids=str,
+)
+def test_metadata_that_do_not_fit_the_type_of_the_first_samples_are_refused(early: Any, late: Any) -> None:
+    """The first samples decide the type of a column; a later value must not change silently."""
+
+    class Changing(Few):
+        def sample(self, rng: np.random.Generator) -> Sample:
+            sample = super().sample(rng)
+            return sample._replace(meta={"thing": late if sample.x[1] == LATE else early})
+
+    task = Changing(kinds=4096)
+    early_ones = [index for index in range(100) if task.batch([index]).x[0, 1] != LATE]
+    late_one = next(index for index in range(PROBED, 100) if index not in early_ones)
+    assert early_ones[:PROBED] == list(range(PROBED))
+    columns = layout(task)
+    table_schema = schema(columns)
+    encode(columns, task.batch(early_ones), early_ones, table_schema)
+    with pytest.raises(lrtasks.UsageError, match=f"metadata 'thing' of sample {late_one} is .*, but in the first"):
+        encode(columns, task.batch([late_one]), [late_one], table_schema)
+
+
+def test_empty_entries_of_metadata_keep_their_shape() -> None:
+    class Sized(Few):
+        def sample(self, rng: np.random.Generator) -> Sample:
+            sample = super().sample(rng)
+            size = int(sample.x[2]) % 3
+            return sample._replace(meta={"path": np.zeros((2, size)), "names": ["a"] * size})
+
+    task = Sized(kinds=4096)
+    columns = layout(task)
+    for index in range(40):
+        batch = task.batch([index])
+        (found,) = decode(columns, encode(columns, batch, [index], schema(columns)))
+        assert found.meta is not None and batch.meta is not None
+        assert found.meta["path"].shape == np.asarray(batch.meta["path"][0]).shape
+        assert list(found.meta["names"]) == list(batch.meta["names"][0])
