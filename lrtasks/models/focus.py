@@ -262,7 +262,7 @@ class FocusStack(Stack, Block):
 
     def __init__(self, config: FocusLike, length: int, causal: bool) -> None:
         super().__init__()
-        bin_length, chunk = config.bin_length(length), min(config.chunk or default_chunk(length), length)
+        bin_length, chunk = config.bin_length(length), config.chunk or min(default_chunk(length), length)
         layers = [FocusLayer(config, length, bin_length, chunk, causal) for _ in range(config.layers)]
         sizes = config.d_model, config.d_ffn or 2 * config.d_model, config.dropout
         maps = (silu_feedforward(*sizes, truncated=False) for _ in layers)

@@ -307,7 +307,7 @@ class Mamba3Layer(RecurrentLayer):
         d_model, d_inner, d_state = config.d_model, config.expand * config.d_model, config.d_state
         heads, rank = config.heads, config.rank
         self.config, self.heads, self.rank = config, heads, rank
-        self.angles = int(d_state * config.rope_fraction) // 2
+        self.angles = int(d_state * config.rope_fraction + 1e-9) // 2
         states = config.groups * d_state * rank
         self.sizes = [d_inner, d_inner, states, states, heads, heads, heads, self.angles]
         self.in_proj = nn.Linear(d_model, sum(self.sizes), bias=False)

@@ -53,7 +53,7 @@ class MinLayer(RecurrentLayer):
 
     def __init__(self, config: MinConfig, parts: int) -> None:
         super().__init__()
-        self.inner = max(1, int(config.expansion * config.d_model))
+        self.inner = max(1, int(config.expansion * config.d_model + 1e-9))  # 0.57 * 100 is 56.99...
         self.to_gates = nn.Linear(config.d_model, parts * self.inner, bias=False)
         self.to_out = nn.Linear(self.inner, config.d_model, bias=False) if config.expansion != 1 else None
         self.gates = mingru_gates if parts == 2 else minlstm_gates

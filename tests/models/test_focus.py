@@ -13,7 +13,7 @@ from torch import nn
 
 from lrtasks.check.model import check_model
 from lrtasks.errors import UsageError
-from lrtasks.models import registry
+from lrtasks.models import build, registry
 from lrtasks.models.base import state_bytes
 from lrtasks.spec import Spec
 
@@ -138,3 +138,10 @@ def test_ragged_bins_and_chunks_are_padded_and_said_so() -> None:
         warnings.simplefilter("error")
         built(bins=4, chunk=8)
         registry.get("focus").make().build(spec(256), spec(256), causal=True)
+
+
+def test_a_chunk_longer_than_the_built_length_is_kept_for_longer_inputs() -> None:
+    spec = Spec("real", 32, 2)
+    model = build("focus-h", spec, spec, d_model=8, chunk=64)
+    stack: Any = model.blocks[0]
+    assert all(layer.attention.scope.chunk == 64 for layer in stack.layers)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 from parity import check_streaming_of
 
 from lrtasks.models import build, registry
@@ -86,3 +87,26 @@ def test_parameters_of_the_kernel_have_their_own_options(name: str, hyper: dict[
     }
     assert options == {f"blocks.0.{PLACES.get(name, 'mixer.kernel')}.{key}": option for key, option in wanted.items()}
     assert set(options) <= {key for key, _ in model.named_parameters()}
+
+
+@pytest.mark.parametrize(
+    ("name", "hyper"),
+    [
+        ("seqboat", {"kernel_length": 32, "max_positions": 16, "window": 16, "ssm": "s4d"}),
+        ("mega", {"kernel_length": 48, "bias": "rotary"}),
+        ("longvq", {"kernel_length": 32, "window": 16}),
+    ],
+    ids=str,
+)
+def test_a_cut_kernel_stays_cut_at_lengths_beyond_the_built_one(name: str, hyper: dict[str, Any]) -> None:
+    """Longer tests use the model as it was built, so its kernel must not grow with the input."""
+    torch.manual_seed(0)
+    built, longer = (
+        build(name, Spec("real", length, 3), Spec("real", length, 2), d_model=16, layers=1, **hyper).double().eval()
+        for length in (32, 128)
+    )
+    longer.load_state_dict(built.state_dict())
+    built.target = longer.target
+    x = torch.randn(2, 128, 3, dtype=torch.float64)
+    with torch.no_grad():
+        assert torch.allclose(built(x), longer(x), rtol=0, atol=1e-9)

@@ -285,7 +285,7 @@ class SSM(KernelConvolution):
     def __init__(
         self, kernel: Kernel, d_model: int, length: int, kernel_length: int | None = None, *, truncated: bool = True
     ) -> None:
-        super().__init__(kernel, length, None if kernel_length is None or kernel_length >= length else kernel_length)
+        super().__init__(kernel, length, kernel_length)
         self.omega = nn.Parameter(normal_(torch.empty(d_model), 1.0, truncated=truncated))
 
     def after(self, s: Tensor, x: Tensor) -> Tensor:
