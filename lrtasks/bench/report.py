@@ -196,7 +196,7 @@ class Report:
         clock = "CPU time" if first["device"] == "cpu" else "elapsed time"
         form = "bidirectional" if shared["bidirectional"] else "causal"
         notes = [
-            f"{VOCABULARY} tokens in, one of {CLASSES} classes per sequence out; {form} models, d_model"
+            f"{VOCABULARY} different tokens, one of {CLASSES} classes per sequence; {form} models, d_model"
             f" {shared['d_model']}, {shared['layers']} layers, other settings below (none: see lrtasks describe); batch"
             f" {shared['batch']}, float32, {first['device_name']}, threads {shared['threads']}",
             f"training: forward, loss, backward, AdamW step; ms: shortest repeat, {clock}; MB (10^6 bytes): peak above"

@@ -113,9 +113,9 @@ def run_suite(
 ) -> list[RunRecord]:
     """Carry out runs; return their records in order.
 
-    A run that is refused (impossible here, or with an unreadable record) gets a record with status ``failed`` and the
-    reason. A run that another process carries out gets a record with status ``running``. These records are returned,
-    but not written.
+    A run that is refused (impossible here, or with an unreadable record) gets a record with status ``refused`` and the
+    reason. A run that another process carries out gets one with status ``running``. These records are returned, but not
+    written.
 
     Args:
         runs: each model needs a name or an address, since each run is a command.
@@ -176,7 +176,7 @@ def look(run: RunConfig, folder: Path) -> tuple[str, RunRecord | None]:
     try:
         record = finished_record(folder, run.digest)
     except UsageError as error:
-        return REFUSED, run.record("failed", [str(error)])
+        return REFUSED, run.record(REFUSED, [str(error)])
     return (record.status, record) if record else (WAITING, None)
 
 
@@ -190,10 +190,10 @@ def _settle(run: RunConfig, folder: Path, failure: Failure | None) -> tuple[str,
         return ELSEWHERE, replace(theirs, notes=[*theirs.notes, f"another process works on this run, in {folder}"])
     reason = failure.reason if failure else "ended without a record"
     if failure and failure.refused and not (folder / FILE).exists():
-        return REFUSED, run.record("failed", [reason])
+        return REFUSED, run.record(REFUSED, [reason])
     if not (folder / FILE).exists() and _is_edited(run, folder):
         edited = "the file of the model or the task was edited after the suite began; give the same command again"
-        return REFUSED, run.record("failed", [f"{reason}; {edited}"])
+        return REFUSED, run.record(REFUSED, [f"{reason}; {edited}"])
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with held(folder / LOCK, f"the run in {folder}"):
@@ -205,7 +205,7 @@ def _settle(run: RunConfig, folder: Path, failure: Failure | None) -> tuple[str,
                 record.write(folder)
             return status, record
     except UsageError:  # another process has begun to work there
-        return REFUSED, run.record("failed", [reason])
+        return REFUSED, run.record(REFUSED, [reason])
     except OSError as error:
         return "failed", run.record("failed", [f"{reason}; and no record can be written: {error.strerror}"])
 

@@ -227,7 +227,7 @@ def test_a_run_that_refuses_to_start_leaves_no_record(tmp_path: Path) -> None:
         backend=Pretend(fails("not enough memory", refused=True)),
         on_change=lambda progress, _: seen.append(progress.statuses[0]),
     )
-    assert (record.status, record.notes, seen[-1]) == ("failed", ["not enough memory"], "refused")
+    assert (record.status, record.notes, seen[-1]) == ("refused", ["not enough memory"], "refused")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -246,7 +246,7 @@ def test_a_file_that_is_edited_while_the_suite_runs_is_named(tmp_path: Path) -> 
         on_change=lambda progress, _: statuses.append(progress.statuses[0]),
     )
     assert "the file of the model or the task was edited after the suite began" in record.notes[-1]
-    assert (record.status, statuses[-1]) == ("failed", "refused")
+    assert (record.status, statuses[-1]) == ("refused", "refused")
     assert not (tmp_path / "runs").exists()
 
 
@@ -281,7 +281,7 @@ def test_a_record_that_cannot_be_read_is_left_alone_and_said(tmp_path: Path, tex
     file.write_text(text)
     backend = Pretend(leaves(record_of(config(seed=1), status="done")))
     records = run_suite([config(), config(seed=1)], tmp_path, backend=backend)
-    assert [record.status for record in records] == ["failed", "done"]
+    assert [record.status for record in records] == ["refused", "done"]
     assert re.search(message, records[0].notes[0])
     assert "move or remove that file" in records[0].notes[0]
     assert file.read_text() == text
