@@ -28,6 +28,8 @@ PANEL = "predictions.png"
 STATUSES = ("running", "interrupted", "done", "diverged", "failed")
 FINISHED = ("done", "diverged")
 """Statuses of runs that need no more work."""
+NOT_CAUSAL = "the model is not causal, but the task is"
+"""Beginning of a note: outputs of the trained model change with later inputs, so its score is not comparable."""
 MAX_BYTES = 32 * 2**20
 """Largest size of a record file, in bytes; a larger file is not read."""
 MAX_NUMBER = 1e100

@@ -29,12 +29,12 @@ from lrtasks.evaluation.further_tests import FurtherTest, further_tests, note_su
 from lrtasks.evaluation.scoring import BASELINE_BATCHES, fitted_baselines, score_baselines
 from lrtasks.evaluation.trackers import Trackers, track_finished, tracker_names
 from lrtasks.files import held, make_folder, refuse_links, remove_empty, remove_partials
-from lrtasks.generators.base import MOST_SAMPLES, MOST_TOKENS, Task, overlap, registry
+from lrtasks.generators.base import Task, registry, share_among
 from lrtasks.generators.baselines import Baseline
 from lrtasks.models import registry as model_registry
 from lrtasks.models.base import Backbone, ModelLike, diagnostics, parameter_count, state_bytes
 from lrtasks.models.factory import model_factory
-from lrtasks.record import ANALYSIS, FILE, LOCK, PANEL, RunRecord, finished_record, read_record
+from lrtasks.record import ANALYSIS, FILE, LOCK, NOT_CAUSAL, PANEL, RunRecord, finished_record, read_record
 from lrtasks.registry import own_source, split_preset
 from lrtasks.run_config import RunConfig
 
@@ -353,25 +353,20 @@ class _Run:
         tried = self.config.model.source and task.causal and self.config.budget.precision == "32"
         if tried and uses_future(self.fabric, self.model, task, streams.test):
             found = "outputs change if only later inputs change"
-            warnings.warn(f"the model is not causal, but the task is: {found}; see lrtasks check", stacklevel=2)
+            warnings.warn(f"{NOT_CAUSAL}: {found}; see lrtasks check", stacklevel=2)
 
     def _note_overlap(self) -> None:
         """If the task has few different inputs, note the share of the test inputs that also occur in training."""
-        budget, note = self.config.budget, "of the test inputs occur in training"
-        if self.config.data is not None:
-            samples = min(self.streams.train.samples or 0, MOST_SAMPLES, MOST_TOKENS // self.config.task.input.length)
-            count = -(-samples // budget.batch_size)
-            trained_on = {x.tobytes() for batch in self.streams.training(count) for x in batch.x}
-            share = float(np.mean([x.tobytes() in trained_on for batch in self.streams.test for x in batch.x]))
-            if share > 0:
-                self.record.notes.append(f"{share:.1%} {note}")
+        streams, size, count = self.streams, self.config.budget.batch_size, self.record.curve[-1]["step"]
+        if streams.train.samples is not None:
+            count = min(count, -(-streams.train.samples // size))
+        # if there are at most a million different inputs, a small part of the training inputs already has some
+        first = streams.training(min(count, -(-4096 // size)))
+        if self.config.data is None and not share_among(streams.test, first):
             return
-        trained = budget.train_samples or self.record.curve[-1]["step"] * budget.batch_size
-        tested = budget.test_batches * budget.batch_size
-        # if there are at most a million different inputs, small parts of both splits already share some
-        if overlap(self.config.task, min(trained, 4096), min(tested, 512), self.config.seed) > 0:
-            share = overlap(self.config.task, trained, tested, self.config.seed)
-            self.record.notes.append(f"{share:.1%} {note}: the task has few inputs")
+        if share := share_among(streams.test, streams.training(count)):
+            why = ": the task has few inputs" if self.config.data is None else ""
+            self.record.notes.append(f"{share:.1%} of the test inputs occur in training{why}")
 
     def _draw_predictions(self) -> None:
         """For image tasks with a class per pixel, draw image, target and prediction of a few test samples."""

@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 
 import numpy as np
@@ -34,8 +34,6 @@ Rngs = random.Generators | Sequence[np.random.Generator]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
 MAX_LENGTH = 2**24
 MAX_SEED = 2**63 - 1
-MOST_SAMPLES, MOST_TOKENS = 50_000, 2**19
-"""Largest numbers of inputs and tokens that :func:`overlap` draws from each split, which takes about a second."""
 
 LOSSES = {"real": ("mse",), "token": ("cross-entropy", "balanced-cross-entropy")}
 """Losses that a task may declare, by the kind of its target; the first loss is the usual one."""
@@ -443,9 +441,7 @@ def mislabelled(slices: Mapping[str, Any], shape: tuple[int, ...]) -> Iterator[s
 def overlap(task: Task, train_samples: int, test_samples: int, seed: int = 0) -> float:
     """Return the share of test inputs that also occur among the training inputs, 0..1.
 
-    The share is 0 for real-valued inputs, which are assumed to be all different. For tokens, the first samples of each
-    split are drawn and compared: at most :data:`MOST_SAMPLES` samples and :data:`MOST_TOKENS` tokens per split. If the
-    training set is larger, the share is a lower bound.
+    The share is 0 for real-valued inputs, which are assumed to be all different. For tokens, all samples are drawn.
 
     >>> import lrtasks
     >>> overlap(lrtasks.make("recall", length=2, vocab=8), 1000, 100)
@@ -456,13 +452,21 @@ def overlap(task: Task, train_samples: int, test_samples: int, seed: int = 0) ->
     if task.input.kind == "real":
         return 0.0
 
-    def inputs(samples: int, split: Split) -> Iterator[bytes]:
-        samples = max(1, min(samples, MOST_SAMPLES, MOST_TOKENS // task.input.length))
-        for first in range(0, samples, 512):
-            yield from map(np.ndarray.tobytes, task.batch(range(first, min(first + 512, samples)), seed, split).x)
+    def batches(samples: int, split: Split) -> Iterator[Batch]:
+        return (task.batch(range(at, min(at + 512, samples)), seed, split) for at in range(0, samples, 512))
 
-    train = set(inputs(train_samples, "train"))
-    return float(np.mean([x in train for x in inputs(test_samples, "test")]))
+    return share_among(batches(test_samples, "test"), batches(train_samples, "train"))
+
+
+def share_among(tested: Iterable[Batch], trained: Iterable[Batch]) -> float:
+    """Return the share of the inputs of ``tested`` that also occur in ``trained``, 0..1."""
+    inputs = [x.tobytes() for batch in tested for x in batch.x]
+    unseen = set(inputs)
+    for batch in trained:
+        unseen.difference_update(map(np.ndarray.tobytes, batch.x))
+        if not unseen:
+            break
+    return float(np.mean([x not in unseen for x in inputs]))
 
 
 def stack(samples: Sequence[Sample]) -> Batch:

@@ -52,7 +52,8 @@ class Comparison:
             matched. It has the scores ``a`` and ``b`` by seed, and their mean ``difference``. ``difference_low`` and
             ``difference_high`` are its 95 % interval over seeds and test samples. ``p`` is the p-value of the paired
             test (``None`` for fewer than two pairs, or equal differences); ``p_holm`` is p, corrected for several
-            tests.
+            tests. ``not_causal`` names the sides, ``a`` or ``b``, that are not causal although the task is; such an
+            entry gets no verdict.
         left_out: reasons why runs are in no pair, one line each.
     """
 
@@ -66,10 +67,15 @@ class Comparison:
         for entry, p in zip(self.differences, holm([entry["p"] for entry in self.differences]), strict=True):
             entry["p_holm"] = p
 
+    @property
+    def comparable(self) -> list[dict[str, Any]]:
+        """The differences between models that are causal wherever the task is."""
+        return [entry for entry in self.differences if not entry["not_causal"]]
+
     def by_task(self) -> dict[str, float]:
         """Return the mean difference of each task; several parameters or models of one task are averaged."""
         found: dict[str, list[float]] = {}
-        for entry in self.differences:
+        for entry in self.comparable:
             found.setdefault(entry["task"], []).append(entry["difference"])
         return {task: round(sum(means) / len(means), DIGITS) for task, means in found.items()}
 
@@ -77,7 +83,7 @@ class Comparison:
         """Return the number of tasks on which each side is better, and the p-values of the tests over tasks."""
         differences = list(self.by_task().values())
         # differences of different metrics are comparable in sign, but not in size, so they cannot be ranked
-        alike = len({entry["metric"] for entry in self.differences}) == 1
+        alike = len({entry["metric"] for entry in self.comparable}) == 1
         return {
             "tasks": len(differences),
             "a_better": sum(value > 0 for value in differences),
@@ -110,18 +116,22 @@ class Comparison:
 
     def notes(self) -> list[str]:
         """Return the notes below the table: the two sides, the overall result and the caveats."""
-        single = len({(entry["model"], entry["label"]) for entry in self.differences}) == len(self.by_task())
+        single = 0 < len({(entry["model"], entry["label"]) for entry in self.comparable}) == len(self.by_task())
         notes = [f"A: {self.a}; B: {self.b}", *([self._over_tasks()] if single else []), *self.verdicts()]
         notes.append("95 % interval: bootstrap over seeds and test samples; too narrow for few seeds")
         if any(entry["p"] is not None for entry in self.differences):
             notes.append("p: Student's paired test over seeds, two-sided; Holm: corrected for several tests")
+        for entry in self.differences:
+            model = f"{entry['model']}: " if entry["model"] else ""
+            unfair = "not comparable: not causal on a causal task"
+            notes += [f"{unfair}: {model}{side.upper()} on {entry['label']}" for side in entry["not_causal"]]
         return [*notes, *self.versions, *(f"left out: {reason}" for reason in self.left_out)]
 
     def verdicts(self) -> list[str]:
         """Return in words on which tasks each side is ahead (corrected p-value below :data:`AHEAD`), for each model."""
         found: dict[str, dict[str, list[str]]] = {}
         for entry in self.differences:
-            sure = entry["p_holm"] is not None and entry["p_holm"] < AHEAD
+            sure = entry["p_holm"] is not None and entry["p_holm"] < AHEAD and not entry["not_causal"]
             side = ("A" if entry["difference"] > 0 else "B") if sure else ""
             found.setdefault(entry["model"] or "", {}).setdefault(side, []).append(entry["label"])
         lines, open_ = [], []
@@ -264,7 +274,8 @@ def compare_with_each(runs: pd.DataFrame, others: pd.DataFrame, names: tuple[str
 
 def _difference(label: str, model: str | None, setup: Settings, pairs: Sequence[Pair]) -> dict[str, Any]:
     """Return the entry of matched runs on one task; ``pairs`` are ordered by seed."""
-    a, b = ([run["score"] for run in side] for side in zip(*pairs, strict=True))
+    sides = dict(zip("ab", zip(*pairs, strict=True), strict=True))
+    a, b = ([run["score"] for run in side] for side in sides.values())
     differences = [round(one - other, DIGITS) for one, other in zip(a, b, strict=True)]
     # errors of two models on one test stream are correlated, so this sum is too large rather than too small
     each = [[run["score_error"] for run in pair] for pair in pairs]
@@ -278,6 +289,7 @@ def _difference(label: str, model: str | None, setup: Settings, pairs: Sequence[
         "budget": {name: setup[name] for name in SHARED_BUDGET if name in setup},
         "metric": pairs[0][0]["metric"],
         "seeds": [run["seed"] for run, _ in pairs],
+        "not_causal": [name for name, side in sides.items() if any(run["not_causal"] is True for run in side)],
         "a": a,
         "b": b,
         "difference": float(np.mean(differences)),

@@ -19,7 +19,7 @@ from lrtasks.errors import UsageError, in_one_line
 from lrtasks.files import write_output
 from lrtasks.generators.base import SPLITS
 from lrtasks.metrics import TEST_SOLVED, scaled_score
-from lrtasks.record import RunRecord, read_records, split_selected
+from lrtasks.record import NOT_CAUSAL, RunRecord, read_records, split_selected
 from lrtasks.results.reported import reported_figure
 from lrtasks.results.settings import cell_of, key
 
@@ -51,6 +51,7 @@ COLUMNS = {
     "scaled_score": "(score - floor) / (1 - floor): 0 is no better than the baseline, 1 is perfect",
     "solved": "1 if the scaled score is at least 0.95, 0 if not",
     "not_possible": "further tests on which the model could not run; scores of the others: test.NAME, scaled.NAME",
+    "not_causal": "whether outputs change with later inputs although the task is causal: the score is not comparable",
     "steps": "training steps up to the last evaluation",
     "seconds": "seconds of training",
     "seconds_per_step": "seconds of one training step",
@@ -259,6 +260,7 @@ def _row(folder: Path | None, record: RunRecord) -> dict[str, Any]:
         "address": model.get("address"),
         "model": model["name"],
         "metric": metric,
+        "not_causal": any(note.startswith(NOT_CAUSAL) for note in record.notes),
         "steps": record.steps(),
         "baseline": baseline[0] if baseline else None,
         "device": cost.get("device"),

@@ -108,8 +108,8 @@ def aggregate(runs: pd.DataFrame, *, mean: bool = False) -> pd.DataFrame:
       ``different_seeds``: number of seeds. ``seeds`` may contain a seed twice, with two different outcomes;
     - ``seconds_per_step`` and ``peak_memory_bytes``: means over runs, missing if the runs used several devices;
     - ``paper_beside``: the paper's score, missing if the paper's setup differs from that of the runs;
-    - ``devices``, ``outcomes``, ``statuses``, ``unscored`` (statuses of the runs without a score), and
-      ``not_possible``: the further tests on which the model could not run.
+    - ``devices``, ``outcomes``, ``statuses``, ``unscored`` (statuses of the runs without a score), ``not_causal``
+      (whether a run is), and ``not_possible``: the further tests on which the model could not run.
     """
     tests = [name for name in runs if name.startswith("test.")]
     numbers = ["score", "score_error", "scaled_score", "solved", "batch_mean", "batch_std"]
@@ -152,6 +152,7 @@ def aggregate(runs: pd.DataFrame, *, mean: bool = False) -> pd.DataFrame:
     for name, column in (("seeds", "seed"), ("statuses", "status"), ("outcomes", "outcome")):
         cells[name] = own[column].agg(list)
     cells["unscored"] = [list(found["status"][found["score"].isna()]) for _, found in own]
+    cells["not_causal"] = [bool(found.eq(True).any()) for _, found in own["not_causal"]]
     cells["not_possible"] = [set(",".join(found.dropna()).split(",")) for _, found in own["not_possible"]]
     cells["devices"] = [sorted(set(found.dropna())) for _, found in own["device"]]
     cells["paper_beside"] = cells["paper"].where(cells["paper_differs"].fillna("") == "")
@@ -291,6 +292,8 @@ class Table:
             count = f"{len(at_end)} of {sum(bool(cell['selected']) for cell in scored)} cells"
             said = f"{count} chose the lowest or highest {names} that was tried: a value beyond it may be better"
             notes.append(f"{said} (not solved by every seed: {unsolved})")
+        unfair = [f"{cell['column']} on {cell['row']}" for cell in scored if cell["not_causal"]]
+        notes += [f"not comparable: not causal on a causal task: {', '.join(unfair)}"] if unfair else []
         with_paper = [cell for cell in self.cells if cell["scored"] or cell["paper_beside"] is not None]
         return [*notes, *versions_note(self.runs["version"]), *paper_notes(with_paper)]
 
@@ -303,9 +306,11 @@ class Table:
 def _best(cells: Sequence[Row], floor: float) -> set[str]:
     """Return the columns of the best score and of all scores within its interval or equal to three decimals.
 
-    All of them are above the floor. The result is empty if fewer than two cells have a score.
+    All of them are above the floor. The result is empty if fewer than two cells have a score. A model that is not
+    causal on a causal task does not count.
     """
-    centres = {cell["column"]: (cell["centre"], cell["centre_low"]) for cell in cells if cell["scored"]}
+    fair = [cell for cell in cells if cell["scored"] and not cell["not_causal"]]
+    centres = {cell["column"]: (cell["centre"], cell["centre_low"]) for cell in fair}
     if len(centres) < 2:
         return set()
     top, least = max(centres.values(), key=lambda centre: centre[0])

@@ -14,6 +14,7 @@ from made_records import framed, made
 from scipy import stats
 
 from lrtasks.errors import UsageError
+from lrtasks.record import NOT_CAUSAL
 from lrtasks.results import RunRecord
 from lrtasks.results.compare import Comparison, compare, compare_with_each, model_runs
 
@@ -432,3 +433,16 @@ def test_many_runs_without_a_partner_are_refused_at_once() -> None:
     )
     with pytest.raises(UsageError, match=r"a seed 0 and b seed 2000 on shift differ in seed \(0 and 2000\)"):
         compared(a, b)
+
+
+def test_a_model_that_is_not_causal_gets_no_verdict() -> None:
+    notes = [f"{NOT_CAUSAL}: outputs change"]
+    high, low = [0.9, 0.92, 0.91], [0.1, 0.11, 0.12]
+    ahead = runs("dlr", high) + runs("dlr", high, task="cumsum", notes=notes)
+    behind = runs("dss", low) + runs("dss", low, task="cumsum")
+    found = compared(ahead, behind)
+    assert found.by_task().keys() == {"shift"}
+    assert [entry["not_causal"] for entry in found.differences] == [["a"], []]
+    assert found.verdicts() == ["A is ahead on shift; no verdict on 1 task (p (Holm) < 0.05)"]
+    assert "not comparable: not causal on a causal task: A on cumsum" in found.notes()
+    assert not any(note.startswith("over") for note in compared(ahead[3:], behind[3:]).notes())

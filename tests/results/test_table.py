@@ -15,6 +15,7 @@ import pytest
 from made_records import made, tabled
 
 from lrtasks.errors import UsageError
+from lrtasks.record import NOT_CAUSAL
 from lrtasks.results import RunRecord
 
 
@@ -607,3 +608,12 @@ def test_an_own_model_of_a_registered_name_has_the_digest_in_its_label() -> None
 def test_settings_are_ordered_as_numbers() -> None:
     table = tabled([made(budget={"lr": lr}) for lr in (0.01, 0.001, 1e-5, 0.003)])
     assert table.labels("column") == ["dlr (lr=1e-05)", "dlr (lr=0.001)", "dlr (lr=0.003)", "dlr (lr=0.01)"]
+
+
+def test_a_model_that_is_not_causal_is_named_and_is_never_the_best() -> None:
+    records = [made(model="dlr", score=0.99, notes=[f"{NOT_CAUSAL}: outputs change"]), made(model="dss", score=0.5)]
+    records += [made(model="s4d", score=0.4)]
+    table = tabled(records)
+    scores = table.scores()
+    assert {scores.header[column] for _, column in scores.best} == {"dss"}
+    assert "not comparable: not causal on a causal task: dlr on shift" in table.notes()

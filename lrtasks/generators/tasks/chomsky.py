@@ -235,14 +235,15 @@ class _MajorityOfOutput:
         self._task = task
 
     def fit(self, batches: Iterable[Batch]) -> None:
-        length, classes = self._task.input.length, self._task.target.width
+        # most languages have one output, so the table of a string length is small
+        outputs, classes = self._task._language.outputs(self._task.input.length), self._task.target.width
         counts: dict[int, np.ndarray] = {}
         for batch in batches:
             sizes, number = self._task.outputs(batch.x)
             row, place = np.nonzero((number >= 0) & (batch.y >= 0))
             for size in np.unique(sizes).tolist():
                 of = sizes[row] == size
-                table = counts.setdefault(size, np.zeros((length, classes)))
+                table = counts.setdefault(size, np.zeros((outputs, classes)))
                 np.add.at(table, (number[row[of], place[of]], batch.y[row[of], place[of]]), 1)
         every = np.sum(list(counts.values()), axis=0)
         every /= np.maximum(every.sum(axis=1, keepdims=True), 1)

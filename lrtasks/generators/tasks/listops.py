@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from lrtasks.config import Presets, parameter
-from lrtasks.errors import UsageError
+from lrtasks.errors import UsageError, require_whole
 from lrtasks.generators import listops, tables
 from lrtasks.generators.base import Rngs, Task, budget, column, registry
 from lrtasks.generators.baselines import Baseline, MajorityClass, octave
@@ -104,11 +104,10 @@ class ListOps(Task):
 
         Expressions are deeper than in this task only if so many tokens need more depth.
         """
+        require_whole("length", length, 2, LIMIT - 1)
         least = self.limits.min_length * length // self.nominal_length
-        limits = self.limits._replace(min_length=max(1, least), max_length=length + 1)
-        if isinstance(length, (int, np.integer)) and length < LIMIT:  # the parameters refuse other lengths
-            limits = listops.deep_enough(limits)
-        return replace(self, **limits._asdict())
+        limits = self.limits._replace(min_length=max(1, least), max_length=int(length) + 1)
+        return replace(self, **listops.deep_enough(limits)._asdict())
 
     def tests(self) -> dict[str, Task]:
         return self.longer()
