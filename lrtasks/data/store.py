@@ -65,6 +65,11 @@ class Store:
         """Return whether the files exist in this process alone (``memory://``)."""
         return self.address.startswith("memory:")
 
+    @property
+    def read_only(self) -> bool:
+        """Return whether the folder exists and this process cannot write to it."""
+        return self.root is not None and self.root.is_dir() and not os.access(self.root, os.W_OK)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return Store, (self.address,)
 
@@ -188,6 +193,10 @@ class Store:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 hint = "finished shards are kept; make room and run the same again"
                 raise GenerationError(f"no space left at {self.address}: {hint}") from error
+            if error.errno == errno.ENAMETOOLONG:
+                raise UsageError(
+                    f"{self.address[:80]}… is too long for the file system; choose a shorter name"
+                ) from error
             if isinstance(error, FileNotFoundError) and HIDDEN in str(error.filename):
                 raise GenerationError(f"the folder {self.address} was removed while it was written") from error
             raise UsageError(f"cannot use {self.address}: {error.strerror or error}") from error

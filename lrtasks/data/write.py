@@ -116,11 +116,14 @@ def generate(
         raise UsageError(f"{store.address} exists in this process alone; the machines of a Ray cluster must share it")
     with store.explained():
         _check_folder(store, plan)
+        if store.read_only and (manifest := _finished(store, quiet=not progress)):
+            return manifest
         with store.locked():
             _check_folder(store, plan)
-            if manifest := _finished(store, quiet=not progress):
-                return manifest
             shards = [shard for split in plan.counts for shard in plan.planned(split)]
+            if manifest := _finished(store, quiet=not progress):
+                _remove_parts(store, plan, shards)  # a run that was killed after it wrote the manifest left them
+                return manifest
             make = partial(make_shard, task, plan, store.absolute() if backend == "ray" else store)
             most = 1 if store.in_process else len(shards)
             try:
@@ -457,10 +460,15 @@ def _conclude(store: Store, task: Task, plan: Manifest, shards: list[Shard], rec
     ]
     manifest = dataclasses.replace(plan, shards=tuple(final), replaced=tuple(replaced))
     store.write(MANIFEST, [manifest.to_json()])
+    _remove_parts(store, plan, shards)
+    return manifest
+
+
+def _remove_parts(store: Store, plan: Manifest, shards: Sequence[Shard]) -> None:
+    """Remove the parts of finished tables."""
     if plan.format in TABLES:
         for shard in shards:
             store.remove(part_name(plan, shard))
-    return manifest
 
 
 def _key_digest(task: Task, batch: Batch, row: int) -> str | None:

@@ -388,6 +388,9 @@ def _resume(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer, budg
         model.load_state_dict(saved["model"])
         optimiser.load_state_dict(saved["optimiser"])
         state = State(**saved["state"])
+        for name, default in vars(State()).items():
+            if type(found := getattr(state, name)) is not type(default):
+                raise TypeError(f"{name} is {found!r}")
     except (KeyError, TypeError, RuntimeError, ValueError) as error:
         raise UsageError(f"{path} does not fit this run ({first_line(error)}); {again}") from None
     if not 0 < state.step <= budget.steps:

@@ -252,7 +252,7 @@ class _Run:
         """Train and test; keep the record on disk correct at every moment."""
         # a record that is overwritten stays until the first evaluation
         self.replaces = overwrite and (self.folder / FILE).exists()
-        if overwrite and self.writes:
+        if overwrite and self.writes and not self._is_interrupted():
             (self.folder / loop.CHECKPOINT).unlink(missing_ok=True)
         self.anew = not (self.folder / loop.CHECKPOINT).exists()
         self.record = self.config.record()
@@ -292,6 +292,13 @@ class _Run:
         if self.writes:
             (self.folder / loop.CHECKPOINT).unlink(missing_ok=True)
         return self.record
+
+    def _is_interrupted(self) -> bool:
+        """Return whether the folder holds this run, begun by the same command and not finished."""
+        with suppress(UsageError):
+            found = read_record(self.folder)
+            return found.status == "running" and found.digest == self.digest
+        return False
 
     def _train_and_test(self) -> None:
         task, streams = self.config.task, self.streams
@@ -387,7 +394,8 @@ class _Run:
             # finish the trackers first: once the record says that the run has ended, they are not written again
             self.trackers.finish(self.record)
         finally:
-            if self.writes:
+            # a failure before the first evaluation keeps the finished run that this one replaces
+            if self.writes and not (status == "failed" and self.replaces and not self.record.curve):
                 self._write()
 
     def _write(self) -> None:

@@ -183,7 +183,10 @@ def _read_written(file: Path) -> pd.DataFrame:
     for field, values in zip(table.schema, table.columns, strict=True):
         found = values.to_pylist()
         if b"json" in (field.metadata or {}):
-            found = [None if value is None else json.loads(value) for value in found]
+            try:
+                found = [None if value is None else json.loads(value) for value in found]
+            except (ValueError, TypeError, RecursionError):
+                raise UsageError(f"cannot read the frame {file}: the column {field.name!r} is damaged") from None
         elif str(field.type) == "double":
             found = [math.nan if value is None else value for value in found]
         columns[field.name] = _column(found)

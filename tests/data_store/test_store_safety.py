@@ -242,3 +242,30 @@ def test_a_table_that_is_not_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "bad.tsv").write_bytes(b"Source\tTarget\tTargetInds\n1 2\t\xff\t0\n")
     with pytest.raises(UsageError, match="is not a table in UTF-8"):
         list(read_tsv(tmp_path / "bad.tsv", Few()))
+
+
+def test_a_finished_dataset_in_a_folder_that_is_read_only_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = generate(Few(4096), tmp_path, samples=30, workers=1)
+    monkeypatch.setattr(Store, "read_only", True)
+    monkeypatch.setattr(Store, "write", lambda *_, **__: pytest.fail("nothing is to be written"))
+    monkeypatch.setattr(Store, "locked", lambda _: pytest.fail("no lock file can be made"))
+    assert generate(Few(4096), tmp_path, samples=30, workers=1) == made
+
+
+def test_parts_of_tables_that_a_killed_run_left_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    how: dict[str, Any] = {"samples": 30, "workers": 1, "format": "tsv"}
+    generate(Few(4096), tmp_path / "whole", **how)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("lrtasks.data.write._remove_parts", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        generate(Few(4096), tmp_path / "cut", **how)
+    assert contents(tmp_path / "cut") != contents(tmp_path / "whole")
+    generate(Few(4096), tmp_path / "cut", **how)
+    assert contents(tmp_path / "cut") == contents(tmp_path / "whole")
+
+
+def test_an_address_that_is_too_long_is_one_short_line(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="too long for the file system; choose a shorter name") as caught:
+        generate(Few(4096), tmp_path / ("a" * 500), samples=3, workers=1)
+    assert len(str(caught.value)) < 200

@@ -161,6 +161,36 @@ def test_an_overwritten_run_is_kept_until_the_first_evaluation(tmp_path: Path, m
     assert (folder / loop.WEIGHTS).exists()
 
 
+def test_an_overwritten_run_is_kept_if_the_new_one_fails_before_its_first_evaluation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = run(plain, tmp_path)
+    (folder,) = folders(tmp_path)
+
+    def failing(*_: Any) -> None:
+        raise RuntimeError("out of luck")
+
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="out of luck"):
+        patch.setattr(loop, "_evaluate_and_note", failing)
+        run(plain, tmp_path, overwrite=True)
+    assert outcome(read_record(folder)) == outcome(before)
+    assert (folder / loop.WEIGHTS).exists()
+
+
+def test_a_run_that_overwrites_and_is_interrupted_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = run(plain, tmp_path)
+    (folder,) = folders(tmp_path)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("lrtasks.evaluation.run.note_summary", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        run(plain, tmp_path, overwrite=True)
+    assert (folder / loop.CHECKPOINT).exists()
+    began: list[int] = []
+    resume = loop._resume
+    monkeypatch.setattr(loop, "_resume", lambda *a: [state := resume(*a), began.append(state.step)][0])
+    assert outcome(run(plain, tmp_path, overwrite=True)) == outcome(before)
+    assert began[0] > 0
+
+
 def test_a_new_run_keeps_no_weights_and_figures_of_an_earlier_one(tmp_path: Path) -> None:
     how: dict[str, Any] = {"hyper": {"healthy": 0}, "overwrite": True}
     old = run("toys:exploding", tmp_path, **how)
@@ -179,3 +209,22 @@ def test_a_new_run_keeps_the_best_weights_of_its_own(tmp_path: Path) -> None:
     for _ in range(2):
         run(plain, tmp_path, Labels(), budget={"train_samples": 8, "steps": 4}, overwrite=True)
     assert (folders(tmp_path)[0] / loop.WEIGHTS).exists()
+
+
+@pytest.mark.parametrize("wrong", [{"step": "x"}, {"step": 2.5}, {"curve": 3}, {"seconds": None}], ids=str)
+def test_a_checkpoint_with_a_value_of_another_type_is_refused(
+    wrong: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save = loop.checkpoint.save
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("lrtasks.evaluation.run.note_summary", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(
+            loop.checkpoint,
+            "save",
+            lambda path, content: save(
+                path, content if "state" not in content else {**content, "state": {**content["state"], **wrong}}
+            ),
+        )
+        run(plain, tmp_path)
+    with pytest.raises(UsageError, match=f"does not fit this run .{next(iter(wrong))} is .*; remove .* to start"):
+        run(plain, tmp_path)

@@ -137,6 +137,14 @@ def test_a_frame_can_be_written_and_read_again(tmp_path: Path, command: Callable
         assert said.code == 2 and f"foreign.parquet is not a frame of runs: it has no column '{name}'" in said.err
     Path("bad.parquet").write_text("no frame")
     assert command("table", "bad.parquet").err.startswith("lrtasks: cannot read the frame bad.parquet: ")
+    table = pq.read_table("runs.parquet")
+    place, field = next((i, one) for i, one in enumerate(table.schema) if b"json" in (one.metadata or {}))
+    pq.write_table(table.set_column(place, field, [["{"] * len(table)]), "damaged.parquet")
+    said = command("table", "damaged.parquet")
+    assert (said.code, said.err) == (
+        2,
+        f"lrtasks: cannot read the frame damaged.parquet: the column {field.name!r} is damaged\n",
+    )
     for words in (("plot", "heatmap", "runs.parquet"), ("report", "runs.parquet", "-o", "runs.html")):
         said = command(*words)
         assert said.code == 2 and "runs.parquet is a frame, which lacks the records" in said.err
