@@ -16,7 +16,7 @@ The layer around the kernel is :class:`~lrtasks.models.ops.convolution.LongConvL
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -83,6 +83,7 @@ class SGConv(LongConvConfig):
     Source: Li et al. (arXiv:2210.09298), section 3.2.
     """
 
+    version: ClassVar[int] = 2
     presets: ClassVar[Presets] = {
         # Any N gives fewer parameters than dlr's small preset; 64 taps give three scales at L = 256. The DLR paper runs
         # SGConv on shift only (Table 2), with α = 1, as here; the other tasks have the budget of Table 1.
@@ -100,6 +101,11 @@ class SGConv(LongConvConfig):
 
     def check(self) -> None:
         self.require_order("alpha_min", "alpha_max")
+
+    def mixer(self, length: int, causal: bool) -> nn.Module:
+        # inputs of longer tests must not meet the taps beyond this length, which are not trained
+        cut = replace(self, kernel_length=self.kernel_length or length)
+        return super(SGConv, cut).mixer(length, causal)
 
     def make_kernel(self, length: int, directions: int) -> SGConvKernel:
         return SGConvKernel(self, min(length, self.kernel_length or length), directions)

@@ -112,3 +112,18 @@ def test_start() -> None:
     assert (kernel.w.std() * 16).item() == pytest.approx(1, rel=0.02)
     assert 0.5 <= kernel.alpha.min().item() < 0.52
     assert 0.98 < kernel.alpha.max().item() <= 1.0
+
+
+def test_untrained_taps_are_not_used_at_lengths_beyond_the_built_one() -> None:
+    """Two scales of 64 taps cover 70 positions; the other 58 taps get no gradient, so no input may use them."""
+    model = build("sgconv", Spec("real", 70, 3), Spec("real", 70, 2), d_model=4, layers=1, d_state=64).double()
+    model(torch.randn(2, 70, 3, dtype=torch.float64)).square().sum().backward()
+    layer: Any = model.blocks[0]
+    w = layer.mixer.kernel.w
+    assert [int((grad != 0).any(0).sum()) for grad in w.grad[:, 0]] == [64, 6]
+    model.target = Spec("real", 280, 2)
+    x = torch.randn(2, 280, 3, dtype=torch.float64)
+    with torch.no_grad():
+        before = model.eval()(x)
+        w[1, :, :, 6:] = 7.0
+        assert torch.equal(model(x), before)
