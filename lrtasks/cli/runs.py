@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -111,7 +112,7 @@ def evaluate(
         require_possible(configs[0])
         streams = make_streams(configs[0], how["workers"], make_fabric(device, configs[0].budget.precision))
         configs = [dataclasses.replace(config, data_digest=streams.digest) for config in configs]
-        return print_plan(configs, out, device=device, as_json=as_json)
+        return print_plan(configs, out, device=device, overwrite=overwrite, as_json=as_json)
     with redirect_stdout(sys.stderr):  # output of the model's code must not mix with the result
         records = [run(config, **how) for config in configs]
     if os.environ.get("RANK", "0") != "0":
@@ -228,11 +229,11 @@ def print_runs(records: Sequence[RunRecord], *, costs: bool = True, by_length: b
     options.print_tables("text", tables if costs else tables[:1], made.notes(), content=None)
 
 
-def print_plan(runs: Sequence[RunConfig], out: Path, *, device: str, as_json: bool) -> int:
+def print_plan(runs: Sequence[RunConfig], out: Path, *, device: str, overwrite: bool = False, as_json: bool) -> int:
     """Print the number of runs and an estimate of their time, without running them. Return the exit code 0."""
     from lrtasks.suite.estimate import make_plan
 
-    plan = make_plan(runs, out, device=device)
+    plan = make_plan(runs, out, device=device, overwrite=overwrite)
     if as_json:
         options.print_json(dataclasses.asdict(plan))
     else:
@@ -250,9 +251,11 @@ def print_solved(name: str, runs: Sequence[RunConfig], records: Sequence[RunReco
     from lrtasks.results.settings import as_given
 
     bare = name.split(".")[-1]
-    reached: dict[str, dict[Any, bool]] = {run.model.name: {} for run in runs}
+    named = Counter(name for name, _ in {(run.model.name, run.model.address) for run in runs})
+    reached: dict[str, dict[Any, bool]] = {}
     for run, record in zip(runs, records, strict=True):
-        score, baseline, own = record.headline(), record.best_baseline(), reached[run.model.name]
+        label = run.model.name if named[run.model.name] == 1 else str(run.model.address)  # two files may use one name
+        score, baseline, own = record.headline(), record.best_baseline(), reached.setdefault(label, {})
         ok = score is not None and baseline is not None and scaled_score(score, baseline[1]) >= solved
         for key, value in run.settings.items():
             if key.split(".")[-1] == bare:  # a run lacks a setting that belongs to another model

@@ -116,7 +116,7 @@ class Comparison:
 
     def notes(self) -> list[str]:
         """Return the notes below the table: the two sides, the overall result and the caveats."""
-        single = 0 < len({(entry["model"], entry["label"]) for entry in self.comparable}) == len(self.by_task())
+        single = len({entry["model"] for entry in self.comparable}) == 1
         notes = [f"A: {self.a}; B: {self.b}", *([self._over_tasks()] if single else []), *self.verdicts()]
         notes.append("95 % interval: bootstrap over seeds and test samples; too narrow for few seeds")
         if any(entry["p"] is not None for entry in self.differences):

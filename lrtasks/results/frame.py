@@ -40,7 +40,7 @@ COLUMNS = {
     "score_error": "standard error of the score over test samples, by bootstrap",
     "selected": "JSON of the selected settings and their values; empty without a selection",
     "selected_at_end": "selected settings whose value is the smallest or largest number tried, separated by commas",
-    "generalisation_length": "greatest tested length with a scaled score of at least 0.9 there and at all shorter ones",
+    "generalisation_length": "greatest tested length (in input positions) up to which the scaled score is at least 0.9",
     "steps_to_solve": "step of the first of two evaluations in a row with a scaled validation score of at least 0.99",
     "samples_to_solve": "training samples up to that step",
     "val_score": "headline score on the validation stream",
@@ -103,6 +103,9 @@ def read_frame(folders: Sequence[Path]) -> tuple[pd.DataFrame, list[str]]:
         runs, problems = read_runs(others)
         frames.append(make_frame(runs))
     joined = frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True)
+    if len(frames) > 1:  # columns that a frame lacks
+        texts = joined.select_dtypes(object)
+        joined = joined.assign(**texts.where(texts.notna(), None))
     return joined[~joined.duplicated(OUTCOME)], problems
 
 
@@ -229,8 +232,9 @@ def _row(folder: Path | None, record: RunRecord) -> dict[str, Any]:
     setup, variant = cell_of(record)
     tests = [name for name in record.scores if name not in SPLITS] if record.status == "done" else []
     tried = record.selection.get("values", {})
-    selected, _ = split_selected({**record.budget, **model["parameters"]}, tried)
-    steps = record.steps_to_solve
+    left_out = record.selection.get("defaults", {})
+    selected, _ = split_selected({**left_out, **record.budget, **model["parameters"]}, tried)
+    steps = None if score is None else record.steps_to_solve  # a run that failed after its test has no result
     batch = record.budget.get("batch_size")
     samples = None if steps is None or batch is None else steps * batch
     numbers = {
@@ -239,12 +243,12 @@ def _row(folder: Path | None, record: RunRecord) -> dict[str, Any]:
         "batch_mean": record.score(f"{metric}_batch_mean"),
         "batch_std": record.score(f"{metric}_batch_std"),
         "floor": baseline[1] if baseline else None,
-        "score_error": record.errors.get("test"),
+        "score_error": None if score is None else record.errors.get("test"),
         "scaled_score": scaled,
         "solved": None if scaled is None else scaled >= TEST_SOLVED,
         **{name: cost.get(name) for name in ("seconds", "seconds_per_step", "peak_memory_bytes")},
         "parameter_count": model["count"],
-        "generalisation_length": record.generalisation_length,
+        "generalisation_length": None if score is None else record.generalisation_length,
         "steps_to_solve": steps,
         "samples_to_solve": samples,
         "state_bytes": model["state_bytes"],

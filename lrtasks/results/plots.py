@@ -28,6 +28,7 @@ from lrtasks.results.profile import draw_profile, make_profile
 from lrtasks.results.settings import key, labels
 from lrtasks.results.style import metric, panels, series, styled, title
 from lrtasks.results.table import CELL, aggregate, by_label, length_of_test
+from lrtasks.results.table import COSTS as MEASURED
 
 LOWEST = -0.25
 """Lower scores are drawn at this value: one failed run would make all other differences too small to see."""
@@ -100,8 +101,10 @@ def draw_length(runs: pd.DataFrame, records: Sequence[RunRecord]) -> Figure:
     runs = runs.assign(length=lengths, otherwise=list(map(key, settings)))
     runs = runs[[isinstance(length, int) for length in lengths]]
     runs = runs.assign(column=by_label(runs["variant"], runs["setup"], runs["otherwise"]))
-    found = [(number, *test) for number in runs.index for test in _tests_of(records[number])]
+    done = runs.index[runs["score"].notna()]
+    found = [(number, *test) for number in done for test in _tests_of(records[number])]
     tests = pd.DataFrame(found, columns=["run", "length", "score", "floor"]).astype({"floor": float})
+    tests = tests.drop_duplicates(["run", "length"])  # the test precedes a further test at the trained length
     tests = tests.join(runs[["otherwise", "column", "seed"]], on="run")
     lengths_of = tests.groupby(["otherwise", "column"], observed=True)["length"].nunique()
     several = lengths_of[lengths_of > 1].index.unique("otherwise")
@@ -142,6 +145,9 @@ def draw_scatter(runs: pd.DataFrame, _: Sequence[RunRecord], cost: str = "second
         UsageError: if no run has a score and this cost.
     """
     name, factor = COSTS[cost]
+    runs = runs.assign(**{cost: runs[cost].where(runs[cost] > 0)})  # the axis is logarithmic
+    if cost in MEASURED:  # times of several devices have no mean
+        runs[cost] = runs[cost].where(runs.groupby(CELL, observed=True)["device"].transform("nunique") < 2)
     known = runs.groupby(CELL, observed=True)[[cost, "score"]].transform("count").all(axis=1)
     if not known.any():
         raise UsageError(f"no run has a score and {name}")

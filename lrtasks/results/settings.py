@@ -24,8 +24,8 @@ _OBJECT = re.compile(r"(object|module) [0-9a-f]{16}")
 """Digest of a Python object without a file, which differs in every run."""
 _OF_A_MIXER = re.compile(r"[\w-]+\.[\w-]+=.*", re.DOTALL)
 """Entry ``MIXER.NAME=VALUE`` in ``hyper`` of a stack: a setting of one of its mixers."""
-_OTHERWISE = re.compile(r"none|null|true|false|[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?")
-"""Texts that the command line would parse as a value of another type."""
+_OTHERWISE = re.compile(r"none|null|true|false|default|\[.*|[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.DOTALL)
+"""Texts that the command line would parse as a value of another type, or that stand for a missing value."""
 
 
 def setup_of(record: RunRecord) -> Settings:

@@ -140,7 +140,8 @@ def aggregate(runs: pd.DataFrame, *, mean: bool = False) -> pd.DataFrame:
     width = half_width(cells["score_std"], cells["scored"])
     cells["score_low"], cells["score_high"] = cells["score"] - width, cells["score"] + width
     cells[["median_low", "median_high"]] = [
-        bootstrap(*(list(found[name].dropna()) for name in ("score", "score_error"))) or (math.nan, math.nan)
+        bootstrap(*(list(found.dropna(subset="score")[name].dropna()) for name in ("score", "score_error")))
+        or (math.nan, math.nan)
         for _, found in seeds
     ]
     cells["solved"] = by_seed["solved"].eq(1).groupby(CELL, observed=True).sum().where(cells["solved"].notna())
@@ -265,7 +266,11 @@ class Table:
         lines = []
         for cell in self.cells:
             impossible, length = cell["not_possible"], cell["generalisation_length"]
-            scores = ["not possible" if name in impossible else number(cell[f"test.{name}"], 3) for name in tests]
+            found = [number(cell.get(f"test.{name}"), 3) for name in tests]
+            marks = [" (not for every seed)" * (name in impossible) for name in tests]
+            scores = [
+                score + mark if score else "not possible" * bool(mark) for score, mark in zip(found, marks, strict=True)
+            ]
             if any(scores):
                 reached = "none" if length is None else f"{length:,.0f}"
                 lines.append([cell["row"], cell["column"], number(cell["median"], 3), *scores, reached])
@@ -274,7 +279,8 @@ class Table:
     def notes(self) -> list[str]:
         """Return the notes below the tables, which explain the scores."""
         scored = [cell for cell in self.cells if cell["scored"]]
-        counts = sorted({cell["scored"] for cell in scored})
+        with_mean = [cell for cell in scored if cell["shows_mean"]]
+        counts = sorted({cell["scored"] for cell in with_mean})
         means, notes = self.mean or any(cell["solved"] is None for cell in scored), []
         if not self.mean and any(cell["solved"] is not None and cell["different_seeds"] > 1 for cell in scored):
             solved = f"a scaled score of at least {TEST_SOLVED:g}"

@@ -446,3 +446,9 @@ def test_a_model_that_is_not_causal_gets_no_verdict() -> None:
     assert found.verdicts() == ["A is ahead on shift; no verdict on 1 task (p (Holm) < 0.05)"]
     assert "not comparable: not causal on a causal task: A on cumsum" in found.notes()
     assert not any(note.startswith("over") for note in compared(ahead[3:], behind[3:]).notes())
+
+
+def test_a_task_at_two_lengths_counts_once_over_all_tasks() -> None:
+    a = runs("dlr", [0.9, 0.8]) + runs("dlr", [0.9, 0.8], length=512) + runs("dlr", [0.9, 0.8], task="mips")
+    b = runs("dss", [0.5, 0.6]) + runs("dss", [0.5, 0.6], length=512) + runs("dss", [0.5, 0.6], task="mips")
+    assert any(note.startswith("over 2 tasks A is better on 2, B on 0") for note in compared(a, b).notes())

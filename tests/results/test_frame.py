@@ -15,7 +15,7 @@ from made_records import framed, made
 
 from lrtasks.errors import UsageError
 from lrtasks.results import frame
-from lrtasks.results.frame import COLUMNS
+from lrtasks.results.frame import COLUMNS, write_frame
 
 
 def test_one_row_per_run_with_parameters_scores_and_costs(tmp_path: Path) -> None:
@@ -148,3 +148,13 @@ def test_a_frame_can_be_written_and_read_again(tmp_path: Path, command: Callable
     for words in (("plot", "heatmap", "runs.parquet"), ("report", "runs.parquet", "-o", "runs.html")):
         said = command(*words)
         assert said.code == 2 and "runs.parquet is a frame, which lacks the records" in said.err
+
+
+def test_a_column_that_one_of_two_frames_lacks_is_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder, hyper in (("one", {}), ("two", {"cell": "x"})):
+        (tmp_path / folder / "run").mkdir(parents=True)
+        made(model="Net", source=folder, hyper=hyper).write(tmp_path / folder / "run")
+    write_frame(frame("one"), Path("one.parquet"))
+    joined, together = frame("one.parquet", "two"), frame("one", "two")
+    assert joined["model.cell"].tolist() == together["model.cell"].tolist() == [None, "x"]

@@ -146,6 +146,17 @@ def test_length_joins_training_at_each_length_and_tests_of_one_model() -> None:
         drawn("length", [made()])
 
 
+def test_length_leaves_out_a_run_that_failed_after_its_test() -> None:
+    failed = made(model="dss", scores={"test": {"r2": 0.9}, "2x": {"r2": 0.9}}, status="failed")
+    (panel,) = drawn("length", [made(), made(length=512), failed]).axes
+    assert "dss" not in lines(panel)
+
+
+def test_a_further_test_at_the_trained_length_does_not_replace_the_test() -> None:
+    (panel,) = drawn("length", [made(scores={"test": {"r2": 0.9}, "256": {"r2": 0.5}, "512": {"r2": 0.4}})]).axes
+    assert panel.get_lines()[0].get_xydata().tolist() == [[256, 0.9], [512, 0.4]]
+
+
 def test_length_does_not_join_runs_with_different_settings() -> None:
     records = [made(length=length, hyper={"layers": 1}, score=0.5) for length in (256, 512)]
     records += [made(length=1024, hyper={"layers": 2}, score=0.7)]
@@ -213,6 +224,14 @@ def test_labels_of_costs_do_not_overlap(greatest: float) -> None:
         boxes = [label.get_window_extent() for tick, label in ticks if low <= tick <= high]
         assert len(boxes) >= 2
         assert all(one.x1 < other.x0 for one, other in itertools.pairwise(boxes))
+
+
+def test_scatter_leaves_out_costs_that_cannot_be_drawn() -> None:
+    times = [made(seed=seed, cost={**COST, "device": name}) for seed, name in enumerate(("cpu", "gpu"))]
+    records = [*times, made(model="s4d"), made(model="dss")]
+    assert len(drawn("scatter", records, cost="seconds_per_step").axes[0].containers) == 2
+    records[-1].model["state_bytes"] = 0
+    assert len(drawn("scatter", records, cost="state_bytes").axes[0].containers) == 2
 
 
 def test_scatter_has_a_point_per_model_with_the_range_over_seeds() -> None:

@@ -617,3 +617,26 @@ def test_a_model_that_is_not_causal_is_named_and_is_never_the_best() -> None:
     scores = table.scores()
     assert {scores.header[column] for _, column in scores.best} == {"dss"}
     assert "not comparable: not causal on a causal task: dlr on shift" in table.notes()
+
+
+def test_a_run_that_failed_after_its_test_does_not_change_the_others() -> None:
+    records = [made(seed=seed, score=score, errors={"test": 0.05}) for seed, score in enumerate((0.6, 0.62, 0.64))]
+    late = made(seed=3, score=0.63, errors={"test": 0.05}, status="failed", generalisation_length=256, steps_to_solve=9)
+    (alone,), (beside,) = tabled(records).cells, tabled([*records, late]).cells
+    names = ("median", "median_low", "median_high", "generalisation_length", "steps_to_solve")
+    assert [beside[name] for name in names] == [alone[name] for name in names]
+
+
+def test_a_further_test_that_one_seed_could_not_run_shows_the_others() -> None:
+    scores = [{"test": {"r2": 0.9}, "2x": {"r2": 0.8} if seed else {}} for seed in range(3)]
+    lines = tabled([made(seed=seed, scores=found) for seed, found in enumerate(scores)]).by_length()
+    assert lines is not None and lines.lines[0][3] == "0.800 (not for every seed)"
+
+
+def test_texts_that_look_like_a_missing_value_or_a_list_are_quoted() -> None:
+    own: dict[str, Any] = {"model": "Net", "source": "f" * 64}
+    records = [
+        made(**own, hyper=hyper)
+        for hyper in ({"mode": "default"}, {}, {"mode": "other"}, {"mode": "[1, 2]"}, {"mode": [1, 2]})
+    ]
+    assert len(tabled(records).labels("column")) == 5

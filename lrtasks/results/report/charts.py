@@ -83,14 +83,15 @@ def length_groups(report: Report, rows: list[int]) -> list[list[int]]:
 def further_scores(result: Result) -> list[tuple[int, float]]:
     """Return length and median score of the test and of each further test at another length; empty if fewer than two.
 
-    ``2x`` is twice the task's parameter ``length``; for a task without this parameter, the length counts as 1.
+    ``2x`` is twice the task's parameter ``length``. For a task without this parameter, the length counts as 1, and
+    tests with absolute lengths stand alone.
     """
     own = _length(result) or 1
-    found = {own: result.score}
+    found = {own: result.score} if _has_place(result) else {}
     for column, score in result.cell.items():
         length = length_of_test(column.removeprefix("test."), own) if column.startswith("test.") else None
         if length is not None and score is not None:
-            found[length] = score
+            found.setdefault(length, score)
     scored = sorted((length, rounded) for length, score in found.items() if (rounded := _rounded(score)) is not None)
     return scored if len(scored) > 1 else []
 
@@ -99,7 +100,7 @@ def further_floors(report: Report, row: int) -> list[dict[str, Any]]:
     """Return the floor at each length of :func:`further_scores`; that of a further test is the median over the runs."""
     results, cell = report.in_row(row), report.rows[row].cell
     own = _length(results[0]) or 1
-    found = {} if cell["floor"] is None else {own: [(cell["baseline"], cell["floor"])]}
+    found = {own: [(cell["baseline"], cell["floor"])]} if cell["floor"] is not None and _has_place(results[0]) else {}
     for record in (record for result in results for record in result.records):
         for test in record.further_baselines:
             length, best = length_of_test(test, own), record.best_baseline(test)
@@ -118,6 +119,12 @@ def _floor(cell: Row) -> dict[str, Any] | None:
 def _length(result: Result) -> int | None:
     length = result.records[0].task["parameters"].get("length")
     return length if isinstance(length, int) and length > 0 else None
+
+
+def _has_place(result: Result) -> bool:
+    """Return whether the length of the test itself is known in the unit of the further tests' lengths."""
+    tests = {name for record in result.records for name in record.scores}
+    return _length(result) is not None or not any(name.isdecimal() for name in tests)
 
 
 def _result(report: Report, result: Result) -> dict[str, Any]:
@@ -172,7 +179,7 @@ def _lines(x: str, y: str, field: str, *, by_length: bool = False, log_y: bool =
         x=position,
         y=alt.Y(field, title=y, scale=up),
         color=alt.Color("name:N", title=None, legend=legend),
-        detail="result:N",
+        **({} if by_length else {"detail": "result:N"}),
         opacity=alt.condition(shown, alt.value(1), alt.value(0.06)),
         tooltip=[alt.Tooltip(name, **how) for name, how in tips.items()],
     ).add_params(shown)
