@@ -4,10 +4,11 @@
     python benchmarks/gpu_hour.py --out /tmp/gpu --device cpu --tiny --minutes 3   # a trial without a GPU
 
 The order is: every model on the device against the CPU (values, gradients, masks, bf16, streaming), two steps of every
-task, a run that is interrupted and resumed, a step with TF32, bf16 and torch.compile, ``lrtasks bench`` at 1,024 to
-2^20 positions, the DLR paper's Table 1 at 4,096 positions with the cheap models first, and its Table 2 at 2^20. Records
-of the paper's runs go to ``paper`` in the results folder. The file ``gpu_hour.json`` there lists the finished units;
-failed units are repeated with ``--again`` only.
+task, a run that is interrupted and resumed, a step with TF32, bf16 and torch.compile, ``lrtasks bench`` at 4,096 and
+65,536 positions, the DLR paper's Table 1 at 4,096 positions with the cheap models first, ``lrtasks bench`` at the other
+powers of two from 1,024 to 2^20, and the paper's Table 2 at 2^20. Records of the paper's runs go to ``paper`` in the
+results folder. The file ``gpu_hour.json`` there lists the finished units, and the machine: the results of another one
+need another folder. A unit during which the process ended is repeated once; failed units are repeated with ``--again``.
 """
 
 from __future__ import annotations
@@ -30,6 +31,12 @@ REPRODUCE = Path(__file__).parents[1] / "docs" / "reproduce.md"
 MODELS_BY_COST = ("dlr", "dss", "sgconv", "attention")
 TOLERANCE = 1e-3
 """Largest allowed difference between device and CPU in float32, divided by the largest value."""
+ENOUGH = 90.0
+"""Seconds that must be left of a call for another unit that cannot be stopped and continued."""
+TRIES = 2
+"""Number of times that a unit is begun if the process ends during it."""
+TIME_LIMIT = 60
+"""Time limit in seconds of each try of a measurement; a slower model is recorded as stopped."""
 TINY_RUN = {
     "steps": 2,
     "eval_every": 1,
@@ -187,13 +194,25 @@ def units(out: Path, device: str, *, tiny: bool) -> dict[str, Callable[[], Any] 
     listed["resume"] = partial(resume, device, out / "smoke")
     length = 64 if tiny else 4096
     listed |= {f"options {name}": partial(options, name, device, length) for name in ("dlr", "attention", "mega")}
-    for power in (6, 7) if tiny else range(10, 21):
-        where = ["--device", device, "--out", str(out / "bench"), "--length", str(2**power)]
-        listed[f"bench {2**power}"] = ["bench", "--models", "dlr,attention" if tiny else "all", *where]
-    for table, wanted in (("DLR paper, Table 1", "paper(?!.*--length)"), ("DLR paper, Table 2", "--length 1048576")):
+    first = (6,) if tiny else (12, 16)
+    others = (7,) if tiny else [power for power in range(10, 21) if power not in first]
+    tables = (("DLR paper, Table 1", "paper(?!.*--length)"), ("DLR paper, Table 2", "--length 1048576"))
+    for powers, (table, wanted) in zip((first, others), tables, strict=True):
+        for power in powers:
+            how = ["--time-limit", str(TIME_LIMIT), "--device", device, "--out", str(out / "bench")]
+            models = "dlr,attention" if tiny else "all"
+            listed[f"bench {2**power}"] = ["bench", "--models", models, "--length", str(2**power), *how]
         for words in commands(table, wanted, tiny=tiny):
             listed[f"{table}: {shlex.join(words[1:])}"] = [*words, "--device", device, "--out", str(out / "paper")]
     return listed
+
+
+def machine(device: str, *, tiny: bool) -> dict[str, Any]:
+    """Return what all results of a folder have in common."""
+    import torch
+
+    name = torch.cuda.get_device_name() if device == "cuda" else device
+    return {"device": name, "torch": torch.__version__, "tiny": tiny}
 
 
 def carry_out(unit: Callable[[], Any] | list[str], seconds: float) -> dict[str, Any] | None:
@@ -206,7 +225,12 @@ def carry_out(unit: Callable[[], Any] | list[str], seconds: float) -> dict[str, 
             code, said = run_command(unit, time_limit=seconds)
             if code is None:
                 return None
-            found = {"status": "failed" if code else "done", "found": said.strip().splitlines()[-1:] if code else []}
+            # bench ends with 1 if a model could not be measured; its files have the reason
+            failed = code > (unit[0] == "bench")
+            found = {
+                "status": "failed" if failed else "done",
+                "found": said.strip().splitlines()[-1:] if failed else [],
+            }
     except Exception as error:  # a failure of one unit must not stop the others
         found = {"status": "failed", "found": f"{type(error).__name__}: {error}", "where": traceback.format_exc()}
     return {**found, "seconds": round(time.monotonic() - start, 2)}
@@ -229,19 +253,24 @@ def main() -> None:
         done[name] = outcome
         write_atomically(file, json.dumps(done, indent=1).encode())
 
+    here = machine(given.device, tiny=given.tiny)
+    if (before := done.get("machine", {"found": here})["found"]) != here:
+        parser.error(f"{file} has the results of {before}; this machine is {here}: give another --out")
+    note("machine", {"status": "done", "found": here})
     for name, outcome in done.items():
-        if outcome["status"] == "begun":  # the process ended during this unit
+        if outcome["status"] == "begun" and outcome["tries"] >= TRIES:
             note(name, {"status": "failed", "found": "the process ended"})
     listed = units(given.out, given.device, tiny=given.tiny)
     left = [name for name in listed if re.search(given.only, name)]
-    left = [name for name in left if name not in done or (given.again and done[name]["status"] == "failed")]
+    again = ("begun", "failed") if given.again else ("begun",)
+    left = [name for name in left if name not in done or done[name]["status"] in again]
     for place, name in enumerate(left):
         seconds = end - time.monotonic()
-        if seconds <= 0:
+        if seconds <= 0 or (place and callable(listed[name]) and seconds < ENOUGH):
             print(f"{len(left) - place} units are left; give the same command again")
             return
         if callable(listed[name]):
-            note(name, {"status": "begun"})
+            note(name, {"status": "begun", "tries": done.get(name, {}).get("tries", 0) + 1})
         outcome = carry_out(listed[name], seconds)
         if outcome is None:
             print(f"{len(left) - place} units are left; {name} goes on in the next call")

@@ -28,16 +28,26 @@ def test_calls_continue_each_other(tmp_path: Path) -> None:
     assert "goes on in the next call" in begun or "are left" in begun
     assert "nothing is left; 0 failed" in call(tmp_path, only, 5)
     done = json.loads((tmp_path / "gpu_hour.json").read_text())
-    assert [outcome["status"] for outcome in done.values()] == ["done"] * 3
+    assert [outcome["status"] for outcome in done.values()] == ["done"] * 4
     assert done["model dlr"]["found"]["streaming"] < 1e-4
     (record,) = (tmp_path / "paper").rglob("record.json")
     assert json.loads(record.read_text())["budget"]["steps"] == 2
 
 
 @pytest.mark.e2e
-def test_a_unit_in_which_the_process_died_is_not_begun_again(tmp_path: Path) -> None:
-    (tmp_path / "gpu_hour.json").write_text(json.dumps({"model dlr": {"status": "begun"}}))
-    assert "1 failed\n  model dlr: the process ended" in call(tmp_path, "^model dlr$", 1)
+def test_a_unit_in_which_the_process_died_is_begun_once_more(tmp_path: Path) -> None:
+    begun = {"model dlr": {"status": "begun", "tries": 1}, "model dss": {"status": "begun", "tries": 2}}
+    (tmp_path / "gpu_hour.json").write_text(json.dumps(begun))
+    said = call(tmp_path, "^model (dlr|dss)$", 1)
+    assert said.startswith("done") and "1 failed\n  model dss: the process ended" in said
+
+
+def test_results_of_another_machine_are_refused(tmp_path: Path) -> None:
+    found = {"device": "another", "torch": "1.0", "tiny": True}
+    (tmp_path / "gpu_hour.json").write_text(json.dumps({"machine": {"status": "done", "found": found}}))
+    words = ["--device", "cpu", "--tiny", "--out", str(tmp_path)]
+    ended = subprocess.run([sys.executable, str(SCRIPT), *words], capture_output=True, text=True, check=False)
+    assert ended.returncode == 2 and "give another --out" in ended.stderr
 
 
 def test_tables_begin_with_the_cheap_models(monkeypatch: pytest.MonkeyPatch) -> None:
