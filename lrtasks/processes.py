@@ -242,10 +242,11 @@ def end_with_parent() -> None:
 
 
 def _environment(threads: int | None) -> dict[str, str]:
-    """Return this process's environment, with ``threads`` added unless the user has set a number of threads."""
-    if threads is None or any(name in os.environ for name in THREADS):
+    """Return this process's environment with ``threads`` cores, and as many threads if the user has set no number."""
+    if threads is None:
         return dict(os.environ)
-    return {**os.environ, **dict.fromkeys((*THREADS, CORES), str(threads))}
+    names = [CORES] if any(name in os.environ for name in THREADS) else [*THREADS, CORES]
+    return {**os.environ, **dict.fromkeys(names, str(threads))}
 
 
 def _wait(process: subprocess.Popen[bytes] | _Forked, time_limit: float | None, stop: threading.Event) -> int | None:

@@ -69,7 +69,8 @@ class RunRecord:
         generalisation_length: greatest tested length with a scaled score of at least 0.9 at this length and at all
             shorter tested lengths; ``None`` if there is none, or if it is below the training length.
         selection: ``{by, values, chosen}`` if settings were selected: the stream used for the selection, the tried
-            values by the setting's name, and whether this run was chosen.
+            values by the setting's name, and whether this run was chosen. ``defaults`` has the selected values that
+            ``budget`` and ``model`` leave out.
         steps_to_solve: step of the first of two consecutive evaluations with a scaled validation score of at least
             0.99; the floor is the best baseline's score on validation.
         curve: one entry per evaluation: ``step``, ``loss`` (mean since the last evaluation) and the validation scores.

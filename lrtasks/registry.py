@@ -17,7 +17,9 @@ import importlib
 import importlib.util
 import inspect
 import re
+import secrets
 import sys
+import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from importlib import metadata, resources
@@ -370,9 +372,23 @@ def is_own(cls: type) -> bool:
     return cls.__module__.split(".")[0] != "lrtasks"
 
 
-def own_source(cls: type) -> str | None:
-    """Return the digest of a class's source file, or ``None`` for a class of this package."""
+def file_source(cls: type) -> str | None:
+    """Return the digest of a class's source file; ``None`` for a class of this package or without a file."""
     return source_digest(cls) if is_own(cls) else None
+
+
+def own_source(cls: type) -> str | None:
+    """Return :func:`file_source`, or a random string if a class of the user's has no file (defined in a notebook).
+
+    The string belongs to the class object: a class that is defined again counts as another one.
+    """
+    if not is_own(cls):
+        return None
+    return file_source(cls) or _WITHOUT_FILE.setdefault(cls, f"object {secrets.token_hex(8)}")
+
+
+_WITHOUT_FILE: weakref.WeakKeyDictionary[type, str] = weakref.WeakKeyDictionary()
+"""Random strings that stand for the source of classes without a file."""
 
 
 @contextlib.contextmanager

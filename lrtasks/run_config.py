@@ -38,6 +38,7 @@ class RunConfig:
         task_address: value for ``--task``; ``None`` for a Python object.
         data: address of a stored dataset, or ``None`` for fresh samples.
         data_digest: digest of the stored dataset; set when the dataset has been opened.
+        test_digests: digest of each dataset of ``budget.test_data``, by the name of its folder.
     """
 
     task: Task
@@ -49,6 +50,7 @@ class RunConfig:
     task_address: str | None = None
     data: str | None = None
     data_digest: str | None = None
+    test_digests: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def make(
@@ -96,10 +98,11 @@ class RunConfig:
         if not label.isprintable():
             raise UsageError(f"{label!r} cannot be the name of a model: use printable characters only")
         own = label.replace("-", "_") + "."  # LABEL.NAME of this model means model.NAME
-        named = {
-            f"model.{key[len(own) :]}" if key.replace("-", "_").startswith(own) else key: value
-            for key, value in (settings or {}).items()
-        }
+        named: dict[str, Any] = {}
+        for key, value in (settings or {}).items():
+            name_of = f"model.{key[len(own) :]}" if key.replace("-", "_").startswith(own) else key
+            if repr(named.setdefault(name_of, value)) != repr(value):
+                raise UsageError(f"{name_of[6:]} of {label} is given twice: {named[name_of]} and {value}")
         given = assign(named, known, options=options)
         of_task, task_budget = task_class.preset_values(instance or preset)
         of_model, model_budget = model_class.preset_values(preset) if model_class else ({}, {})
@@ -129,13 +132,16 @@ class RunConfig:
             settings={f"{owner}.{key}": value for owner, values in given.items() for key, value in values.items()},
             task_address=address,
             data=None if data is None else str(data),
+            test_digests=_digests(run_budget.test_data or ()),
         )
 
     def identity(self) -> dict[str, Any]:
         """Return the values that distinguish the run from others, ready for JSON."""
         source = own_source(type(self.task))
         task = self.task.identity() | ({} if source is None else {"task_source": source})
-        shared = {"budget": self.budget.identifying(), "data": self.data_digest, "seed": self.seed}
+        # the content of a test set counts, not its address
+        budget = self.budget.identifying() | ({"test_data": dict(self.test_digests)} if self.test_digests else {})
+        shared = {"budget": budget, "data": self.data_digest, "seed": self.seed}
         return {**task, "model": self.model.identity, **shared}
 
     @property
@@ -172,12 +178,20 @@ class RunConfig:
 
     def command_text(self) -> str:
         """Return the command that repeats the run; for a Python model, the call with the model's name as argument."""
-        if self.model.address is not None:
+        if self.model.address is not None and not self.is_renamed:
             return shlex.join(self.command())
         data = [f"data={self.data!r}"] if self.data else []
         settings = [f"**{dict(self.settings)!r}"] if self.settings else []  # the names have dots
-        listed = ", ".join([f"preset={self.preset!r}", f"seed={self.seed}", *data, *settings])
-        return f"lrtasks.evaluate({self.model.name}, {self.task_address or self.task!r}, {listed})"
+        name = [f"name={self.model.name!r}"] if self.is_renamed else []
+        listed = ", ".join([f"preset={self.preset!r}", f"seed={self.seed}", *data, *name, *settings])
+        model = repr(self.model.address) if self.is_renamed else self.model.name
+        task = self.task if self.task_address is None else self.task_address
+        return f"lrtasks.evaluate({model}, {task!r}, {listed})"
+
+    @property
+    def is_renamed(self) -> bool:
+        """Whether the user renamed a model that has an address, so that no command can repeat the run."""
+        return self.model.address is not None and self.model.name != model_label(self.model.address)
 
     def build(self) -> nn.Module:
         """Build the model on the CPU, in training mode; draw its parameters from torch's global generator.
@@ -257,6 +271,21 @@ def require_preset(preset: str, classes: Iterable[type[Any]]) -> None:
     """Raise :class:`UsageError` for a preset that neither :data:`DEFAULTS` nor one of these classes has."""
     known = {*DEFAULTS, *(name for cls in classes for name in cls.presets if "/" not in name)}
     require_known("preset", preset, known)
+
+
+def _digests(addresses: Iterable[str]) -> dict[str, str]:
+    """Return the digest of each stored dataset, by the name of its folder."""
+    found = {}
+    for address in addresses:
+        from lrtasks.data import open_dataset
+
+        found[test_name(address)] = open_dataset(address).manifest.digest
+    return found
+
+
+def test_name(address: str) -> str:
+    """Return the name of the test on the stored dataset at ``address``: that of its folder."""
+    return address.rstrip("/").rpartition("/")[2]
 
 
 def _require_class_weights(task: Task, budget: Budget) -> None:

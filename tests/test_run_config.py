@@ -25,6 +25,7 @@ from lrtasks.errors import UsageError
 from lrtasks.generators.tasks.recall import Recall
 from lrtasks.registry import file_digest
 from lrtasks.run_config import RunConfig
+from lrtasks.suite.run import run_suite
 
 PRESETS = [
     *((task, None, preset) for task in generators.names() for preset in generators.registry.get(task).presets),
@@ -140,7 +141,7 @@ def test_what_a_user_can_mistake_is_told(task: Any, model: Any, arguments: dict[
 def test_the_digest_tells_runs_apart() -> None:
     base = RunConfig.make("shift", "dlr")
     assert base.digest == RunConfig.make("shift", "dlr", settings={"length": np.int64(256)}).digest
-    changes = {"accumulate": 2, "checkpoint_blocks": True, "test_data": ["a"], "stop_at": 0.5, "clip": 0.5}
+    changes = {"accumulate": 2, "checkpoint_blocks": True, "stop_at": 0.5, "clip": 0.5}
     others = [
         *(RunConfig.make("shift", "dlr", settings={name: value}) for name, value in changes.items()),
         RunConfig.make("shift", "dlr", seed=1),
@@ -272,3 +273,35 @@ def test_a_preset_that_is_no_text_is_refused(preset: Any) -> None:
 def test_steps_that_are_no_number_are_refused(steps: Any) -> None:
     with pytest.raises(UsageError, match=r"^budget: steps must be a whole number, found"):
         RunConfig.make("shift", "dlr", settings={"budget.steps": steps})
+
+
+def test_classes_without_a_file_are_never_taken_for_others() -> None:
+    """A notebook defines classes without a file; their content cannot be compared."""
+
+    def defined() -> type[Recall]:
+        scope = {"Recall": Recall, "__name__": "notebook"}
+        exec("class Mine(Recall):\n    name = 'recall'\n    causal = False\n", scope)
+        return scope["Mine"]  # type: ignore[return-value]
+
+    first, second = defined(), defined()
+    digests = [RunConfig.make(kind(length=16), "gru").digest for kind in (first, first, second, Recall)]
+    assert digests[0] == digests[1] and len(set(digests)) == 3
+
+
+def test_a_parameter_that_is_given_twice_is_refused() -> None:
+    for named in ({"gru.d_model": 8, "model.d_model": 16}, {"model.d_model": 16, "gru.d_model": 8}):
+        with pytest.raises(UsageError, match="d_model of gru is given twice"):
+            RunConfig.make("cumsum", "gru", settings=named)
+    assert (
+        RunConfig.make("cumsum", "gru", settings={"gru.d_model": 8, "model.d_model": 8}).model.parameters["d_model"]
+        == 8
+    )
+
+
+def test_a_renamed_model_is_repeated_by_a_call(tmp_path: Path) -> None:
+    address = f"{__name__}:Mixer"
+    config = RunConfig.make("cumsum", address, name="ours")
+    assert "name='ours'" in config.command_text() and config.command_text().startswith("lrtasks.evaluate(")
+    assert RunConfig.make("cumsum", address).command_text().startswith("lrtasks eval")
+    with pytest.raises(UsageError, match="ours has an own name"):
+        run_suite([config], tmp_path)

@@ -32,7 +32,9 @@ def bench(
     patience: Annotated[float, Option(help="Limit in seconds on the timed work; no repeat starts after it.")] = 20.0,
     threads: Annotated[int, Option(help="Number of threads.")] = 1,
     device: options.Device = "auto",
-    time_limit: Annotated[float, Option(help="Time limit of a measurement in seconds.")] = 600.0,
+    time_limit: Annotated[
+        float, Option(help="Time limit in seconds of each try to measure training or inference.")
+    ] = 600.0,
     out: options.Out = Path("runs/bench"),
     show: Annotated[bool, Option("--show", help=SHOW_HELP)] = False,
     form: Annotated[str | None, options.format_option(default="text")] = None,

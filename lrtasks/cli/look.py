@@ -131,6 +131,8 @@ def preview(
     given = options.task_parameters(context, name, settings)
     # a task of another package may have no presets; then its defaults are used
     known = generators.registry.get(name).presets or preset != "small"
+    if instance and preset != "small":
+        raise UsageError(f"a preset is given twice: {instance} and {preset}")
     made = generators.make(name, preset=instance or (preset if known else None), **given)
     path = out or Path(f"{made.name}.png")
     with redirect_stdout(sys.stderr):  # output of the task's code must not mix with the result

@@ -13,6 +13,7 @@ from lrtasks.cli import options, runs
 from lrtasks.cli.results import Published, read_published
 from lrtasks.errors import UsageError
 from lrtasks.machine import cores
+from lrtasks.metrics import TEST_SOLVED
 from lrtasks.suite import backends
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def sweep(
     models: Annotated[str, Option(help="Models, separated by commas, or all.", autocompletion=options.complete_models)],
     preset: Annotated[str, Option(help="Preset of every run.")] = "small",
     seeds: Annotated[int, Option(help="Number of seeds, counted from 0.")] = 1,
-    solved: Annotated[float, Option(help="Minimum scaled score of a solved run.")] = 0.95,
+    solved: Annotated[float | None, Option(help="Minimum scaled score of a solved run (default: 0.95).")] = None,
 ) -> int:
     """Run models on one task over a grid. For each varied option, print the largest value at which a model solves it.
 
@@ -124,6 +125,9 @@ def sweep(
     if len(options.require_names(models, task)[1]) > 1:
         raise UsageError(f"sweep takes one task, found {task}; several: lrtasks suite --models {models} --tasks {task}")
     chosen = {"models": models, "tasks": task, "preset": preset, "seeds": seeds}
+    if solved is not None and how["as_json"]:
+        raise UsageError("--solved has no meaning with --json, which prints the records only")
+    solved = TEST_SOLVED if solved is None else solved
     if not 0 < solved <= 1:
         raise UsageError(f"--solved must be above 0 and at most 1, found {solved:g}")
     wanted = runs.suite_from_options(context, chosen, how.pop("given"))

@@ -90,8 +90,8 @@ def read_tsv(path: str | os.PathLike[str], task: Task) -> Iterator[Sample]:
             a missing column (the message names the line); or if there is no such file.
     """
     require_format("tsv", task)
-    folder, _, name = os.fspath(path).rpartition("/")
-    store = Store(folder or ".")
+    folder, slash, name = os.fspath(path).rpartition("/")
+    store = Store(folder or slash or ".")
     with store.explained():
         if not store.exists(name):
             raise UsageError(f"there is no file {path}")

@@ -100,6 +100,11 @@ class Manifest:
             del content["source"]
         return (json.dumps({**content, "sha256": _digest(content)}, indent=1) + "\n").encode()
 
+    @property
+    def digest(self) -> str:
+        """Return the SHA-256 of the file, which stands for the dataset in the digests of runs."""
+        return hashlib.sha256(self.to_json()).hexdigest()
+
 
 def read_manifest(store: Store) -> Manifest:
     """Read and check ``manifest.json``.

@@ -27,7 +27,7 @@ from lrtasks.data.manifest import MANIFEST, Manifest, differences, old_data, rea
 from lrtasks.data.store import HIDDEN, Store
 from lrtasks.errors import UsageError, first_line, require_known, require_whole
 from lrtasks.generators.base import Split, Task, registry, require_indices, stack
-from lrtasks.registry import own_source
+from lrtasks.registry import file_source
 from lrtasks.spec import Batch, Sample
 
 CACHE_BYTES = 2**28
@@ -100,7 +100,7 @@ class StoredDataset:
         Raises:
             UsageError: if the tasks differ; the message names the differences.
         """
-        made_by, source = self.manifest.source, own_source(type(task))
+        made_by, source = self.manifest.source, file_source(type(task))
         unlike = differences(self.manifest.fields("task", "version", "parameters"), task.identity())
         if not unlike and made_by and source and made_by != source:
             raise UsageError(old_data(self._store.address, type(task).__name__))

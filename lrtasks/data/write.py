@@ -45,7 +45,7 @@ from lrtasks.generators.base import SPLITS, Task, stack
 from lrtasks.machine import MAX_WORKERS, cores
 from lrtasks.processes import end_with_parent
 from lrtasks.progress import Progress
-from lrtasks.registry import own_source
+from lrtasks.registry import file_source
 from lrtasks.spec import Batch
 
 DEFAULT_SPLIT = (0.96, 0.02, 0.02)
@@ -299,7 +299,7 @@ def make_plan(
         made = f"{samples:,} samples make {shards:,} shards of {per_shard:,}"
         raise UsageError(f"{made}; at most {MAX_SHARDS:,} are allowed")
     asked = {**task.identity(), "seed": int(seed), "counts": counts, "format": format, "shard_size": per_shard}
-    source = own_source(type(task))
+    source = file_source(type(task))
     return Manifest(**asked, columns=columns, shards=(), replaced=(), versions=_versions(), source=source)
 
 

@@ -6,7 +6,6 @@ Batch ``k`` of a stream depends only on task, seed, split and ``k``. Workers aff
 from __future__ import annotations
 
 import functools
-import hashlib
 import signal
 import sys
 import time
@@ -155,6 +154,10 @@ def make_streams(config: RunConfig, workers: int | str, fabric: Fabric) -> Strea
             ``train_samples``, number of workers).
     """
     task, budget, count = config.task, config.budget, worker_count(workers)
+    part = budget.batch_size // fabric.world_size
+    if part % budget.accumulate:
+        found = f"found {budget.accumulate}; each of {fabric.world_size} processes has {part}"
+        raise UsageError(f"accumulate must divide the samples of a process in a batch, {found}")
     source: Task | StoredDataset = task
     samples, digest = budget.train_samples, None
     if config.data is not None:
@@ -168,7 +171,7 @@ def make_streams(config: RunConfig, workers: int | str, fabric: Fabric) -> Strea
         for split in SPLITS:
             if not dataset.counts[split]:
                 raise UsageError(f"{config.data} has no {split} samples; generate it with a --split that leaves some")
-        digest = hashlib.sha256(dataset.manifest.to_json()).hexdigest()
+        digest = dataset.manifest.digest
     share = {"rank": fabric.global_rank, "world": fabric.world_size}
     train = BatchStream(source, config.seed, "train", budget.batch_size, samples, **share)
     val = held_out(source, "val", budget.batch_size, budget.val_batches, count)

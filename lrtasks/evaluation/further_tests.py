@@ -17,7 +17,7 @@ from lrtasks.generators.base import SPLITS, Task
 from lrtasks.metrics import scaled_score
 from lrtasks.models.base import Backbone
 from lrtasks.record import RunRecord
-from lrtasks.run_config import RunConfig
+from lrtasks.run_config import RunConfig, test_name
 
 if TYPE_CHECKING:
     from lrtasks.data import StoredDataset
@@ -52,7 +52,7 @@ def further_tests(config: RunConfig) -> Mapping[str, FurtherTest]:
     for address in config.budget.test_data or ():
         from lrtasks.data import open_dataset
 
-        data, name = open_dataset(address), address.rstrip("/").rpartition("/")[2]
+        data, name = open_dataset(address), test_name(address)
         if name in found or name in SPLITS:
             raise UsageError(f"two tests are called {name!r}; copy {address} to a folder of another name")
         if not data.counts.get("test"):
@@ -103,8 +103,9 @@ def note_summary(task: Task, further: Mapping[str, FurtherTest], record: RunReco
         score, floor = record.score_of(name), record.floor(name)
         record.scaled[name] = None if score is None or floor is None else scaled_score(score, floor)
     reached = None
-    # tests that differ from the task only in their length: ``test``, ``4x`` or ``512``
-    by_length = [name for name in lengths if name == "test" or name.rstrip("x").isdigit()]
+    # tests that differ from the task only in their length: ``test``, ``4x`` or ``512``, but no stored dataset
+    fresh = [name for name, test in further.items() if test.data is None]
+    by_length = ["test", *(name for name in fresh if name.rstrip("x").isdigit())]
     # padded inputs may have equal lengths: the trained length then comes first, since ``sorted`` keeps the order
     for name in sorted(by_length, key=lengths.__getitem__):
         value = record.scaled[name]

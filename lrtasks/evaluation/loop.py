@@ -119,7 +119,7 @@ def train(
     show = Progress(config.title(), "steps", budget.steps, done=state.step, quiet=quiet or not fabric.is_global_zero)
     with closing(batches), show as progress:
         for batch in batches:
-            _seed_step(seed, state.step, fabric.global_rank)
+            seed_step(seed, state.step, fabric.global_rank)
             set_rate(optimiser, budget.rate(state.step))
             # computed on the CPU: on a GPU, each step would wait until the number of places is known
             places = [labelled(part.y) if selects else None for part in _split(batch, budget.accumulate)]
@@ -343,10 +343,14 @@ def _split(batch: Loaded, count: int) -> list[Loaded]:
     return [Loaded(*part, None) for part in parts]
 
 
-def _seed_step(seed: int, step: int, rank: int) -> None:
+def seed_step(seed: int, step: int, rank: int) -> None:
     """Seed all random generators, so that a model's random numbers depend only on seed, step and process."""
     digest = hashlib.blake2b(f"{seed} {step} {rank}".encode(), digest_size=8).digest()
-    number = int.from_bytes(digest, "little") >> 1
+    seed_all(int.from_bytes(digest, "little") >> 1)
+
+
+def seed_all(number: int) -> None:
+    """Seed the global random generators of torch, NumPy and Python."""
     # torch.manual_seed would take a millisecond: it formats the stack for each kind of device that is not in use
     torch.default_generator.manual_seed(number)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]

@@ -216,7 +216,7 @@ def load_model(
     if length is not None:
         made = made.at_length(length)
     with _private_random_numbers(torch.device("cpu")):
-        torch.manual_seed(record.seed)
+        loop.seed_all(record.seed)
         built = factory.build(made.input, made.target, made.causal)
     if trained:
         _load_weights(built, folder)
@@ -259,7 +259,7 @@ class _Run:
         self.record.digest = self.digest
         self.record.environment = environment.describe_environment()
         with _noting(self.record):
-            torch.manual_seed(self.config.seed)
+            loop.seed_all(self.config.seed)
             self.model = self.config.build()
             self.record.model["count"] = parameter_count(self.model)
             self.record.model["state_bytes"] = state_bytes(self.model) if isinstance(self.model, Backbone) else None
@@ -313,6 +313,8 @@ class _Run:
         if self.writes and not self.streams.finite:
             checkpoint.save(self.folder / loop.WEIGHTS, {"model": self.model.state_dict(), "step": state.step})
         began = time.monotonic()
+        # random numbers of the test do not depend on whether the run was resumed
+        loop.seed_step(self.config.seed, state.step, self.fabric.global_rank)
         self._test(baselines)
         note_summary(task, self.further, self.record, floor)
         self.record.cost["seconds_with_evaluation"] += time.monotonic() - began

@@ -86,9 +86,13 @@ class Scorer:
     def error(self) -> float | None:
         """Return the bootstrap standard error of the headline score over samples, or ``None`` if it is not finite.
 
+        A single sample has no standard error.
+
         The same samples always give the same result, because the resampling has a fixed seed.
         """
         sums, rng = np.concatenate(self._sums), np.random.default_rng(0)
+        if len(sums) < 2:
+            return None
         drawn = (sums[rng.integers(len(sums), size=len(sums))].sum(axis=0) for _ in range(RESAMPLES))
         spread = float(np.std([self._metric.value(total)[self._metric.name] for total in drawn]))
         return spread if math.isfinite(spread) else None

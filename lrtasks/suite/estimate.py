@@ -74,8 +74,10 @@ def planned(suite: Suite, *, selected: bool) -> list[RunConfig]:
     return [run for run in suite.runs if run.seed == first] + list(dict(zip(keys, others, strict=True)).values())
 
 
-def make_plan(runs: Sequence[RunConfig], out: Path, *, device: str = "auto", patience: float = PATIENCE) -> Plan:
-    """Count the runs that are left, and estimate their time.
+def make_plan(
+    runs: Sequence[RunConfig], out: Path, *, device: str = "auto", overwrite: bool = False, patience: float = PATIENCE
+) -> Plan:
+    """Count the runs that are left (with ``overwrite``: all runs), and estimate their time.
 
     The time of a step comes from earlier runs below ``out`` with the same task, model, batch size, precision and
     device. If there are none, a few steps are timed here. After ``patience`` seconds, no further model is timed.
@@ -87,7 +89,7 @@ def make_plan(runs: Sequence[RunConfig], out: Path, *, device: str = "auto", pat
     require_folder(out, "the results folder")
     name = device_name(make_fabric(device, "32").device)
     start, began = time.process_time(), time.monotonic()
-    left = [run for run in runs if look(run, run.folder(out))[1] is None]
+    left = [run for run in runs if overwrite or look(run, run.folder(out))[1] is None]
     counts = [_steps(run) for run in left]
     keys = [_key(run.record()) for run in left]
     earlier: dict[str, list[float]] = {}

@@ -137,6 +137,8 @@ def run_suite(
         if run.model.address is None:
             hint = "give it to a suite as FILE.py:NAME or package.module:NAME"
             raise UsageError(f"{run.model.name} has no address; {hint}")
+        if run.is_renamed:
+            raise UsageError(f"{run.model.name} has an own name, which a suite cannot pass on; leave out name=")
     require_comparable(runs, may_differ)
     out = Path(out).absolute()
     progress = SuiteProgress(runs, out)

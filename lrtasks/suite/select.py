@@ -20,6 +20,7 @@ from lrtasks.budget import SHARED_BUDGET
 from lrtasks.config import split_setting
 from lrtasks.errors import UsageError, require_known
 from lrtasks.files import held
+from lrtasks.models.factory import describe_parameters
 from lrtasks.record import FINISHED, LOCK, RunRecord, read_record, read_records, split_selected
 from lrtasks.results.settings import cell_of
 from lrtasks.run_config import RunConfig
@@ -108,7 +109,9 @@ def run_selected(
 
 
 def _values(run: RunConfig, bare: Sequence[str]) -> dict[str, Any]:
-    return split_selected({**run.budget.parameters(), **run.model.parameters}, bare)[0]
+    """Return the values of the settings ``bare``, including defaults that the run's identity leaves out."""
+    defaults = {entry["name"]: entry["default"] for entry in describe_parameters(run.model.address or "") or ()}
+    return split_selected({**defaults, **run.budget.parameters(), **run.model.parameters}, bare)[0]
 
 
 def _rank(record: RunRecord) -> tuple[float, float]:
@@ -120,7 +123,9 @@ def _rank(record: RunRecord) -> tuple[float, float]:
 
 def _note(record: RunRecord, run: RunConfig, out: Path, values: dict[str, Any], *, chosen: bool) -> None:
     """Note in a run's record which values were tried, and whether this run was chosen."""
-    selection = {"by": BY[0], "values": values, "chosen": chosen}
+    recorded, _ = split_selected({**run.budget.identifying(), **run.model.parameters}, [*values])
+    left_out = {name: value for name, value in _values(run, [*values]).items() if name not in recorded}
+    selection = {"by": BY[0], "values": values, "chosen": chosen} | ({"defaults": left_out} if left_out else {})
     if record.selection == selection:  # the folder of a finished selection may be read-only
         return
     record.selection = selection

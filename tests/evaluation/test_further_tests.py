@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from toys import Net
 
 import lrtasks
-from lrtasks.data import generate
+from lrtasks.data import generate, open_dataset
 from lrtasks.errors import UsageError
 from lrtasks.evaluation.batches import HELD_OUT_SEED, BatchStream, Replay
 from lrtasks.evaluation.further_tests import FurtherTest, note_summary
@@ -21,6 +22,7 @@ from lrtasks.evaluation.scoring import BASELINE_BATCHES, baseline_scores
 from lrtasks.metrics import scaled_score
 from lrtasks.record import RunRecord, read_record
 from lrtasks.results.analysis import slice_tables
+from lrtasks.run_config import RunConfig
 
 TASK = lrtasks.make("cumsum", length=16)
 SMALL = {"d_model": 8, "d_state": 4}
@@ -148,3 +150,30 @@ def test_further_tests_have_breakdowns(tmp_path: Path) -> None:
 def test_solved_is_twice_in_a_row(curve: list[float], expected: int | None) -> None:
     points = [{"step": step, "loss": 0.0, "r2": value} for step, value in enumerate(curve, 1)]
     assert steps_to_solve(points, "r2", 0.0) == expected
+
+
+def test_the_content_of_a_test_set_identifies_a_run_and_not_its_address(tmp_path: Path) -> None:
+    where = tmp_path / "set"
+
+    def digest(address: str) -> str:
+        return RunConfig.make(TASK, "gru", settings={"test_data": (address,)}).digest
+
+    generate(TASK, where, samples=20, split=(0, 0, 1), workers=1)
+    first = digest(str(where))
+    assert digest(f"{where}/") == first
+    shutil.rmtree(where)
+    generate(TASK, where, samples=21, split=(0, 0, 1), workers=1)
+    assert digest(str(where)) != first
+
+
+def test_a_stored_test_with_a_number_as_name_does_not_count_as_a_length(tmp_path: Path) -> None:
+    generate(TASK, tmp_path / "64", samples=20, split=(0, 0, 1), workers=1)
+    further = {"32": FurtherTest(TASK.at_length(32)), "64": FurtherTest(TASK, open_dataset(tmp_path / "64"))}
+    record = RunConfig.make(TASK, "gru").record()
+    for name, score in (("test", 0.99), ("32", 0.99), ("64", 0.2)):
+        record.scores[name] = {"r2": score}
+        baselines = {"constant": {"r2": 0.0}}
+        record.further_baselines[name] = baselines
+    record.baselines = record.further_baselines.pop("test")
+    note_summary(TASK, further, record, None)
+    assert record.generalisation_length == 32

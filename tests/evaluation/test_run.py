@@ -218,3 +218,32 @@ def test_random_numbers_are_the_runs_own_and_new_at_each_step(tmp_path: Path) ->
     own, again, other = (Random.drawn[start : start + 12] for start in (0, 12, 24))
     assert own == again
     assert [len(set(numbers)) for numbers in zip(*[*own, *other], strict=True)] == [24] * 3
+
+
+class DrawsWithNumpy(nn.Module):
+    """A mixer whose initial weights come from NumPy, and with random numbers in evaluation, too."""
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.from_numpy(np.random.randn(d_model, d_model)).float() / d_model)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.w + 0.1 * torch.randn_like(x)
+
+
+def test_the_seed_sets_weights_that_numpy_draws(tmp_path: Path) -> None:
+    np.random.seed(5)
+    first = run(DrawsWithNumpy, tmp_path / "one", seed=1)
+    again = run(DrawsWithNumpy, tmp_path / "two", seed=1)
+    assert outcome(first) == outcome(again)
+    assert outcome(run(DrawsWithNumpy, tmp_path / "one", seed=2)) != outcome(first)
+
+
+def test_random_numbers_of_the_test_do_not_depend_on_an_interruption(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = run(DrawsWithNumpy, tmp_path / "whole")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("lrtasks.evaluation.run._Run._test", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        run(DrawsWithNumpy, tmp_path / "cut")
+    assert outcome(run(DrawsWithNumpy, tmp_path / "cut")) == outcome(whole)

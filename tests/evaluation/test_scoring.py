@@ -310,3 +310,9 @@ def test_a_prediction_that_is_not_finite_is_refused(value: float) -> None:
     prediction[2, 3, 1] = value
     with pytest.raises(UsageError, match=f"a prediction must be finite, found {value}"):
         Scorer(task).update(prediction, batch)
+
+
+def test_a_single_sample_has_no_standard_error() -> None:
+    prediction, target = real_stream(2)[0]
+    assert score_real([(prediction[:1], target[:1])]).error() is None
+    assert score_real([(prediction[:2], target[:2])]).error() is not None

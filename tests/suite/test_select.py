@@ -238,3 +238,23 @@ def test_values_of_a_budget_field_that_records_may_lack_belong_to_one_selection(
 def test_what_cannot_be_selected_is_refused(settings: dict[str, object], by: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         require_selectable(suite_of(**settings), by)
+
+
+def test_a_later_parameter_with_its_default_can_be_selected(tmp_path: Path) -> None:
+    """The identity of a run leaves out such a value, but it is one of the values that are compared."""
+
+    class WithoutConvolution(Runner):
+        """The run without short convolutions has the best score on validation."""
+
+        def __call__(self, runs: Sequence[RunConfig], on_end: OnEnd = lambda *_: None) -> list[RunRecord]:
+            records = super().__call__(runs, on_end)
+            for run, record in zip(runs, records, strict=True):
+                record.scores["val"] = {"r2": 0.5 if run.model.parameters.get("conv") else 0.9}
+            return records
+
+    given = {"length": 16, "steps": 4, "conv": "true,false"}
+    suite = make_suite({"models": "transformer", "tasks": "cumsum", "seeds": 2}, given)
+    _, records, _ = run_selected(suite, ("conv",), WithoutConvolution(tmp_path, {"transformer": 0.1}), tmp_path)
+    assert len(records) == 2
+    (one,) = frame(tmp_path)["selected"].unique()
+    assert one == '{"conv": false}'

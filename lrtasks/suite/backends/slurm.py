@@ -45,7 +45,7 @@ class Slurm(Backend):
     name: ClassVar[str] = "slurm"
 
     jobs: int | None = parameter(None, "number of parallel runs; none: 256", at_least=1)
-    cpus: int = parameter(1, "processor cores of each run", at_least=1)
+    cpus: int | None = parameter(None, "processor cores of each run; none: 1", at_least=1)
     gpus: int | None = parameter(None, "GPUs of each run", at_least=0)
     slurm: tuple[str, ...] = parameter(
         (),
@@ -63,10 +63,10 @@ class Slurm(Backend):
             if "=" not in assignment or assignment.startswith("="):
                 raise UsageError(f"--slurm takes NAME=VALUE, found {assignment!r}")
             name, value = parse_assignment(assignment)
-            if name in own and own[name] != value and name != "cpus_per_task":
+            if name in own and own[name] != value:
                 raise UsageError(f"{name} is given twice: {own[name]!r}, and {value!r} by --slurm {assignment}")
             own[name] = value
-        return own
+        return {"cpus_per_task": 1, **own}
 
     def run(self, jobs: Sequence[Job]) -> Generator[tuple[int, Event], None, None]:
         parameters = self._parameters()
