@@ -69,7 +69,7 @@ def lengths(page: Path, words: Sequence[str]) -> str:
         selected = json.loads(cell["selected"] or "{}") or {"lr": cell["budget.lr"]}
         rate = ", ".join(f"{value:g}" for value in selected.values())
         lines.append([model, f"{cell['solved']:.0f} of {cell['different_seeds']}", rate, *scores])
-    lines.sort(key=lambda line: [-float(text) if text[0].isdigit() else 0.0 for text in line[3:-1]])
+    lines.sort(key=lambda line: [-float(text.split()[0]) if text[0].isdigit() else 0.0 for text in line[3:-1]])
     header = ["model", "seeds that solve it", "learning rate", *tested.header[2:]]
     floor = made.cells[0]
     return table(header, lines) + f"\n\nFloor of the test: {number(floor['floor'], 3)} ({floor['baseline']})."
