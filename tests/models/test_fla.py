@@ -78,6 +78,12 @@ KERNELS = {
 }
 
 
+@pytest.fixture(autouse=True)
+def imported_anew() -> None:
+    """Let each test decide whether the package can be imported."""
+    fla._import_problem.cache_clear()
+
+
 @pytest.fixture
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A package ``fla`` whose kernels are loops on the CPU; the list says which were called."""

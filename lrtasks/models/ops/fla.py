@@ -9,6 +9,7 @@ Source: Yang and Zhang, flash-linear-attention, https://github.com/fla-org/flash
 
 from __future__ import annotations
 
+import functools
 import importlib
 import warnings
 from collections.abc import Callable
@@ -67,13 +68,20 @@ def _usable(module: str, q: Tensor, v: Tensor) -> bool:
     elif found := {q.shape[-1], v.shape[-1]}.difference(WIDTHS):
         reason = f"its kernels take heads of widths {WIDTHS}, found {', '.join(map(str, sorted(found)))}"
     else:
-        try:
-            importlib.import_module("fla.ops")
-        except Exception as error:  # a package compiled for another machine may raise anything
-            reason = f"it cannot be imported ({type(error).__name__}: {error}); pip install 'lrtasks[gpu]'"
+        reason = _import_problem()
     if reason:
         warnings.warn(f"flash-linear-attention is not used: {reason}", stacklevel=2)
     return not reason
+
+
+@functools.cache  # Python tries a failed import again each time
+def _import_problem() -> str:
+    """Return why flash-linear-attention cannot be imported; an empty text if it can."""
+    try:
+        importlib.import_module("fla.ops")
+    except Exception as error:  # a package compiled for another machine may raise anything
+        return f"it cannot be imported ({type(error).__name__}: {error}); pip install 'lrtasks[gpu]'"
+    return ""
 
 
 def _call(
