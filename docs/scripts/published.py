@@ -139,14 +139,17 @@ def suites(page: Path, words: Sequence[str]) -> str:
 
 
 def cells_of(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the runs of seed 0 with the names of model and task (``TASK@PRESET``) that their commands contain."""
-    runs = runs[runs["seed"] == 0]
+    """Return runs with the names of model and task (``TASK@PRESET``) that their commands contain."""
     return runs.assign(**runs["command"].str.extract(r"--model (?P<model>\S+) --task (?P<task>\S+)"))
 
 
 def rates(page: Path, _: Sequence[str]) -> str:
-    """Return scaled scores of seed 0 by rate for each cell with a run in the page's folder, and what they sum up to."""
-    runs = cells_of(pd.concat([runs_of(FAIR), runs_of(page.parent)]))
+    """Return scaled scores of seed 0 by rate for each cell with a run in the page's folder, and what they sum up to.
+
+    A second table has the cells that more seeds ran at the highest rate.
+    """
+    tried = cells_of(runs_of(page.parent))
+    runs = pd.concat([cells_of(runs_of(FAIR)), tried]).query("seed == 0")
     scores = runs.pivot(index=["task", "model"], columns="budget.lr", values="scaled_score")
     scores = scores[scores[max(scores)].notna()].dropna(axis="columns", how="all")
     lines = [
@@ -164,4 +167,10 @@ def rates(page: Path, _: Sequence[str]) -> str:
         f" falls by more than {CHANGE} in {falls}."
     )
     shown = table(["task", "model", *(f"lr {rate:g}" for rate in scores)], lines)
-    return "\n".join(textwrap.wrap(said, 130)) + "\n\n" + shown
+    several = [
+        [*cell, f"{own['solved'].sum():.0f} of {len(own)}", ", ".join(number(score, 3) for score in own["score"])]
+        for cell, own in tried.sort_values("seed").groupby(["task", "model"])
+        if len(own) > 1
+    ]
+    seeds = table(["task", "model", "seeds that solve it", f"scores of seeds 0, 1 and 2 at {high.name:g}"], several)
+    return "\n".join(textwrap.wrap(said, 130)) + f"\n\n{shown}\n\nCells with more seeds:\n\n{seeds}"
