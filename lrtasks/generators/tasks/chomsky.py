@@ -253,7 +253,7 @@ class _MajorityOfOutput:
     def predict(self, batch: Batch) -> np.ndarray:
         sizes, number = self._task.outputs(batch.x)
         tables = np.stack([self._best.get(size, self._every) for size in sizes.tolist()])
-        return np.take_along_axis(tables, np.maximum(number, 0), axis=1)
+        return np.take_along_axis(tables, np.clip(number, 0, len(self._every) - 1), axis=1)
 
 
 def chomsky_score(accuracies: Mapping[int, float]) -> float:
