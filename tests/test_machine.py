@@ -53,6 +53,7 @@ def test_threads_follow_the_work_the_suite_and_before_all_the_user(monkeypatch: 
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
     assert machine.threads_for(large) is None
     assert _environment(2)["OMP_NUM_THREADS"] == "5"
+    assert _environment(2)[machine.CORES] == "2", "background processes keep to the run's share of the cores"
 
 
 def test_waiting_threads_do_not_spin_unless_the_user_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

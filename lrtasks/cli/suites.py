@@ -13,7 +13,6 @@ from lrtasks.cli import options, runs
 from lrtasks.cli.results import Published, read_published
 from lrtasks.errors import UsageError
 from lrtasks.machine import cores
-from lrtasks.metrics import TEST_SOLVED
 from lrtasks.suite import backends
 
 if TYPE_CHECKING:
@@ -127,6 +126,8 @@ def sweep(
     chosen = {"models": models, "tasks": task, "preset": preset, "seeds": seeds}
     if solved is not None and how["as_json"]:
         raise UsageError("--solved has no meaning with --json, which prints the records only")
+    from lrtasks.metrics import TEST_SOLVED
+
     solved = TEST_SOLVED if solved is None else solved
     if not 0 < solved <= 1:
         raise UsageError(f"--solved must be above 0 and at most 1, found {solved:g}")

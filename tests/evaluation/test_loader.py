@@ -6,6 +6,7 @@ import multiprocessing.connection
 import re
 import time
 from multiprocessing.connection import Connection
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,7 +17,8 @@ from toys import Labels
 import lrtasks
 from lrtasks.errors import UsageError
 from lrtasks.evaluation import batches as loader
-from lrtasks.evaluation.batches import BatchStream, Loaded, Replay, load, worker_count
+from lrtasks.evaluation.batches import BatchStream, Loaded, Replay, load, make_streams, worker_count
+from lrtasks.run_config import RunConfig
 
 TASK = lrtasks.make("shift", length=16, shifts=2)
 
@@ -200,3 +202,10 @@ def test_bad_worker_counts(workers: object) -> None:
 
 def test_automatic_workers_leave_a_core() -> None:
     assert 1 <= worker_count("auto") <= 8
+
+
+def test_each_process_must_be_able_to_split_its_part_of_a_batch() -> None:
+    config = RunConfig.make("cumsum", "gru", settings={"batch_size": 4, "accumulate": 4})
+    fabric: Any = SimpleNamespace(world_size=2, global_rank=0)
+    with pytest.raises(UsageError, match=r"accumulate must divide .*, found 4; each of 2 processes has 2"):
+        make_streams(config, 0, fabric)

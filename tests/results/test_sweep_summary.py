@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from made_records import made
 
@@ -27,3 +29,17 @@ def test_values_that_are_not_numbers_are_all_named(capsys: pytest.CaptureFixture
     print_solved("model.kernel", runs, records, 0.95)
     title, reached = capsys.readouterr().out.splitlines()[-2:]
     assert title.startswith("all values of kernel ") and reached == "  dlr: real, prod"
+
+
+def test_two_models_of_one_name_have_a_line_each(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    runs, records = [], []
+    for folder, score in (("p", 0.99), ("q", 0.1)):
+        file = tmp_path / folder / "net.py"
+        file.parent.mkdir()
+        file.write_text("import torch\nclass Net(torch.nn.Linear):\n    def __init__(self, d_model): ...\n")
+        for length in (32, 64):
+            runs.append(RunConfig.make("shift", f"{file}:Net", settings={"length": length}))
+            records.append(made(model="Net", score=score, floor=0.5))
+    print_solved("length", runs, records, 0.95)
+    said = capsys.readouterr().out.splitlines()[-2:]
+    assert said == [f"  {tmp_path}/p/net.py:Net: 64", f"  {tmp_path}/q/net.py:Net: none"]
