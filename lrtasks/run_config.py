@@ -279,11 +279,11 @@ def _digests(addresses: Iterable[str]) -> dict[str, str]:
     for address in addresses:
         from lrtasks.data import open_dataset
 
-        found[test_name(address)] = open_dataset(address).manifest.digest
+        found[name_of_test_set(address)] = open_dataset(address).manifest.digest
     return found
 
 
-def test_name(address: str) -> str:
+def name_of_test_set(address: str) -> str:
     """Return the name of the test on the stored dataset at ``address``: that of its folder."""
     return address.rstrip("/").rpartition("/")[2]
 

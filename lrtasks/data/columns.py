@@ -208,7 +208,11 @@ def encode(columns: Sequence[Column], batch: Batch, indices: Sequence[int], tabl
 def _require_lossless(column: Column, values: Any, indices: Sequence[int]) -> None:
     """Raise :class:`UsageError` if a sample's metadata do not fit the column's type and number of axes."""
     axes, text = len(column.shape), column.dtype == "str"
+    if isinstance(values, np.ndarray) and values.dtype == column.dtype and values.ndim == axes + 1:
+        return
     for index, value in zip(indices, values, strict=True):
+        if isinstance(value, np.ndarray) and value.dtype == column.dtype and value.ndim == axes:
+            continue
         try:
             entry = np.asarray(value)
             if text:

@@ -17,7 +17,7 @@ from lrtasks.generators.base import SPLITS, Task
 from lrtasks.metrics import scaled_score
 from lrtasks.models.base import Backbone
 from lrtasks.record import RunRecord
-from lrtasks.run_config import RunConfig, test_name
+from lrtasks.run_config import RunConfig, name_of_test_set
 
 if TYPE_CHECKING:
     from lrtasks.data import StoredDataset
@@ -52,7 +52,7 @@ def further_tests(config: RunConfig) -> Mapping[str, FurtherTest]:
     for address in config.budget.test_data or ():
         from lrtasks.data import open_dataset
 
-        data, name = open_dataset(address), test_name(address)
+        data, name = open_dataset(address), name_of_test_set(address)
         if name in found or name in SPLITS:
             raise UsageError(f"two tests are called {name!r}; copy {address} to a folder of another name")
         if not data.counts.get("test"):
