@@ -17,6 +17,7 @@ from toys import Labels, Net, plain
 import lrtasks
 from lrtasks.data import generate
 from lrtasks.errors import UsageError
+from lrtasks.generators.base import overlap
 from lrtasks.results import read_record
 from lrtasks.spec import Spec
 
@@ -309,6 +310,14 @@ def test_links_in_a_results_folder_are_refused(tmp_path: Path) -> None:
 def test_a_small_space_is_noted(tmp_path: Path) -> None:
     record = run(plain, tmp_path, lrtasks.make("recall", length=2, vocab=8))
     assert any("of the test inputs occur in training" in note for note in record.notes)
+
+
+def test_the_noted_share_counts_all_training_inputs(tmp_path: Path) -> None:
+    task = lrtasks.make("recall", length=4)
+    record = run(plain, tmp_path, task, budget={"steps": 100, "batch_size": 100, "eval_every": 100, "test_batches": 3})
+    share, first = overlap(task, 10_000, 300), overlap(task, 4_100, 300)
+    assert share > first + 0.02
+    assert any(note.startswith(f"{share:.1%} of the test inputs") for note in record.notes)
 
 
 def test_inputs_that_stored_splits_share_are_noted(tmp_path: Path) -> None:
