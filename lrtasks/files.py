@@ -22,7 +22,7 @@ def require_folder(folder: Path, what: str) -> None:
     """
     nearest = next(place for place in (folder, *folder.parents) if os.path.lexists(place))
     if not nearest.is_dir():
-        raise UsageError(f"{what} {folder} cannot be made: a file stands in its way")
+        raise UsageError(f"{what} {folder} cannot be made: {nearest} is not a folder")
     if not os.access(nearest, os.W_OK):
         reason = "is not writable" if nearest == folder else f"cannot be made: {nearest} is not writable"
         raise UsageError(f"{what} {folder} {reason}")

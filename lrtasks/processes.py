@@ -182,7 +182,7 @@ def serve(number: int) -> None:
         sys.modules["lrtasks.cli"].make_app(invalid)(args=invalid, standalone_mode=False)
     gc.collect()
     gc.freeze()  # a collection would otherwise write into all memory that the processes share
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forks are not awaited here; each awaits its command
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nothing waits for the forks; each fork waits for its command
     with socket.socket(fileno=number) as requests:
         while True:
             words, files, *_ = socket.recv_fds(requests, LARGEST_REQUEST, 3)

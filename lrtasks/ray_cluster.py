@@ -17,7 +17,7 @@ from lrtasks.errors import UsageError
 
 SECONDS_TO_ANSWER = 60.0
 TRIES = 3
-"""Largest number of attempts to carry out a run whose workers are lost, and to connect to a cluster."""
+"""Largest number of attempts to execute a run whose workers are lost, and to connect to a cluster."""
 
 
 @contextmanager

@@ -199,9 +199,9 @@ class Report:
             f"{VOCABULARY} different tokens, one of {CLASSES} classes per sequence; {form} models, d_model"
             f" {shared['d_model']}, {shared['layers']} layers, other settings below (none: see lrtasks describe); batch"
             f" {shared['batch']}, float32, {first['device_name']}, threads {shared['threads']}",
-            f"training: forward, loss, backward, AdamW step; ms: shortest repeat, {clock}; MB (10^6 bytes): peak above"
-            " the process before the model was built; kB: streaming state of one sequence at its end",
-            "faster: the Transformer's time over the model's, timed in turn in one process (the Transformer's own row"
+            f"training: forward, loss, backward, AdamW step; ms: shortest repeat, {clock}; MB (10^6 bytes): peak minus"
+            " the memory before the model was built; kB: streaming state of one sequence at its end",
+            "faster: the Transformer's time / the model's, timed in turn in one process (the Transformer's own row"
             " shows the error); memory, state, parameters: shares of the Transformer's",
             "growth: exponent of the length, by least squares over all lengths, and between the two longest;"
             " a fixed cost at short lengths lowers it",

@@ -243,17 +243,17 @@ def worker_number(text: str) -> int | str:
 FORMATS = ("text", "markdown", "csv", "json", "latex", "html")
 
 
-def format_option(formats: Sequence[str] = FORMATS, default: str = "by the ending of --out, or text") -> Any:
+def format_option(formats: Sequence[str] = FORMATS, default: str = "by the suffix of --out, or text") -> Any:
     """Return the option ``--format`` of a command that offers ``formats``; the help names the default."""
     return Option("--format", help=f"{', '.join(formats[:-1])} or {formats[-1]} (default: {default}).")
 
 
 ENDINGS = {".txt": "text", ".md": "markdown", ".csv": "csv", ".json": "json", ".tex": "latex", ".html": "html"}
-"""Formats by the ending of a file."""
+"""Formats by the suffix of a file."""
 
 
 def chosen_format(form: str | None, as_json: bool, formats: Sequence[str] = FORMATS, out: Path | None = None) -> str:
-    """Return the format of ``--json`` or ``--format``, else that of the ending of ``out``, else ``text``.
+    """Return the format of ``--json`` or ``--format``, else that of the suffix of ``out``, else ``text``.
 
     Raises:
         UsageError: if the format is not in ``formats``, or the ending belongs to none of them.

@@ -1,4 +1,4 @@
-"""``lrtasks eval``, and the functions that all training commands share: plan, carry out and print runs."""
+"""``lrtasks eval``, and the functions that all training commands share: plan, execute and print runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``lrtasks suite``, ``sweep`` and ``profile``: the commands that carry out many runs."""
+"""``lrtasks suite``, ``sweep`` and ``profile``: the commands that execute many runs."""
 
 from __future__ import annotations
 

@@ -5,11 +5,11 @@ done when its record is in the journal (the hidden folder ``.lrtasks``). The rec
 After a kill, the next run keeps the shards whose files still have the SHA-256 in their record. The manifest is written
 last.
 
-Duplicates: no two samples of a stored set have the same :meth:`~lrtasks.generators.base.Task.duplicate_key`.
-Samples are settled in the order train, val, test, and by index. Each sample keeps its first attempt whose key differs
-from the keys of all samples settled before: attempt 0 if possible, else attempt 1, 2, ... of the same index. Workers
-return the keys of attempt 0, in any order. The main process settles the shards in order, and at the end lets workers
-write shards with replacements again. The samples therefore depend only on (task, seed, counts).
+Duplicates: no two samples of a stored set have the same :meth:`~lrtasks.generators.base.Task.duplicate_key`. Samples
+are compared in the order train, val, test, and by index. Each sample is its first attempt whose key differs from the
+keys of all samples before it: attempt 0 if possible, else attempt 1, 2, ... of the same index. Workers return the keys
+of attempt 0, in any order. The main process compares the shards in order. At the end, workers write the shards with
+replaced samples again. The samples therefore depend only on (task, seed, counts).
 """
 
 from __future__ import annotations
@@ -381,7 +381,7 @@ def _finished(store: Store, *, quiet: bool) -> Manifest | None:
 def _make(
     task: Task, plan: Manifest, shards: list[Shard], records: dict[Shard, Record], run: Runner, *, quiet: bool
 ) -> dict[Shard, Record]:
-    """Make the shards that have no record yet, and settle duplicates; return the records of all shards."""
+    """Make the shards that have no record yet, and replace duplicates; return the records of all shards."""
     if records and not quiet:
         sys.stderr.write(f"{len(records)} of {len(shards)} shards are done and unchanged: kept\n")
     todo: list[tuple[Shard, Attempts]] = [(shard, {}) for shard in shards if shard not in records]
@@ -389,7 +389,7 @@ def _make(
     again, unsettled, taken = [], deque(shards), set[str]()
 
     def settle() -> None:
-        """Settle shards in order, up to the first shard without a record."""
+        """Find the duplicates of shards in order, up to the first shard without a record."""
         while unsettled and (shard := unsettled[0]) in records:
             attempts = _settle(task, plan.seed, unsettled.popleft(), records[shard].digests, taken)
             if attempts != records[shard].attempts:

@@ -112,7 +112,7 @@ def note_summary(task: Task, further: Mapping[str, FurtherTest], record: RunReco
         if value is None or value < GENERALISES or not math.isfinite(value):
             break
         reached = lengths[name]
-    # if only shorter lengths are reached, none counts: the model fails at its training length
+    # if only shorter lengths are reached, none counts: the model fails at its trained length
     record.generalisation_length = reached if reached is not None and reached >= task.input.length else None
     record.steps_to_solve = loop.steps_to_solve(record.curve, task.metric, val_floor)
 

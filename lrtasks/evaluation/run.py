@@ -123,7 +123,7 @@ def run(
     overwrite: bool = False,
     quiet: bool = False,
 ) -> RunRecord:
-    """Carry out one run, or return its record if it is finished; the arguments are those of :func:`evaluate`."""
+    """Execute one run, or return its record if it is finished; the arguments are those of :func:`evaluate`."""
     tracked = tracker_names(trackers)
     fabric = environment.make_fabric(device, config.budget.precision)
     with _private_random_numbers(fabric.device), environment.own_threads(fabric, config):
@@ -166,7 +166,7 @@ def load_model(
 
     Args:
         folder: the run's folder, with ``record.json`` and ``weights.pt``.
-        length: build the model for this sequence length instead of the training length, if the model supports it.
+        length: build the model for this sequence length instead of the trained length, if the model supports it.
         trained: load the trained weights; otherwise the model has its weights from before training.
         model: the class, function or module, if the run was started with a Python object, or if its file was moved.
         task: the class of the task or its address, in the same cases.

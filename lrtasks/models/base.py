@@ -109,7 +109,7 @@ class Block(nn.Module):
 
 
 class NormedBlock(TwoForms, Block):
-    """A block with dropout and a norm, which stands before (``prenorm``) or after the inner part."""
+    """A block with dropout and a norm, which is applied before (``prenorm``) or after the inner part."""
 
     norm: nn.Module
     prenorm: bool
@@ -135,7 +135,7 @@ class NormedBlock(TwoForms, Block):
 class ResidualBlock(NormedBlock):
     """A mixer with its residual: ``norm(x + mixer(x))``, or ``x + mixer(norm(x))`` with ``prenorm``.
 
-    The mixer has the signature of a block; ``dropout`` is the rate on its output. With ``canon`` a canon layer stands
+    The mixer has the signature of a block; ``dropout`` is the rate on its output. With ``canon`` there is a canon layer
     between the norm and the mixer.
     """
 

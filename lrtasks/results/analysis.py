@@ -1,4 +1,4 @@
-"""Results of a finished run beyond its score: breakdowns, diagnostics, learning curve and portraits of the modules.
+"""Results of a finished run beyond its score: breakdowns, diagnostics, learning curve and figures of the modules.
 
 Matplotlib draws the figures; it needs no display.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from lrtasks.models.ops.layers import Portrait
 
 SAMPLES = 4
-"""Number of test samples that a model processes before its modules return their portraits."""
+"""Number of test samples that a model processes before its modules return their figures (``portraits()``)."""
 PANEL = 4.5, 3.5
 """Width and height of a panel, in inches."""
 FEW = 16
@@ -124,7 +124,7 @@ def module_numbers(record: RunRecord) -> dict[str, dict[str, tuple[float, float 
 
 
 def module_states(run: Path, batch: Batch) -> dict[str, dict[str, Portrait]]:
-    """Return the portraits of a registered model's modules on ``batch``, by title, before and after training.
+    """Return the figures of a registered model's modules on ``batch``, by title, before and after training.
 
     Raises:
         UsageError: if the run's weights cannot be read, or do not fit its model.
@@ -212,7 +212,7 @@ def draw_diagnostics(numbers: Mapping[str, Mapping[str, tuple[float, float | Non
 
 @style.styled
 def draw_module(states: Mapping[str, Portrait], pictures: np.ndarray | None = None) -> Figure:
-    """Draw a module's portraits of several moments (before and after training) side by side.
+    """Draw a module's figures before and after training side by side.
 
     ``pictures`` are the samples as images, ``(samples, rows, columns)``, for tasks whose positions are pixels.
     """

@@ -87,7 +87,7 @@ class Group:
         scaled: mean of the scaled scores over the instances, each limited to 0..1; ``None`` if there are none.
         solved: number of solved seeds, summed over the instances.
         seeds: number of seeds, summed over the instances.
-        generalisation_times: generalisation length divided by the training length, median over the instances.
+        generalisation_times: generalisation length divided by the trained length, median over the instances.
         seconds: seconds of training one seed of each instance; ``None`` if no training was timed.
     """
 
@@ -250,7 +250,7 @@ def notes(own: Profile, others: Sequence[Profile]) -> list[str]:
     said = [
         "scaled score: 0 is the best trivial baseline, 1 is perfect; mean over instances of the median over seeds",
         f"solved: a scaled score of at least {TEST_SOLVED:g}; training: one seed of each instance",
-        "generalises to: the generalisation length as a multiple of the training length, median over instances",
+        "generalises to: the generalisation length as a multiple of the trained length, median over instances",
     ]
     if not own.cells:
         return [*said, f"{own.label} has no score on any instance"]
@@ -271,7 +271,7 @@ def notes(own: Profile, others: Sequence[Profile]) -> list[str]:
     if unequal:
         said.append(f"{unequal} of {len(pairs)} published cells had another budget and are not strictly comparable")
     if selected:
-        said.append(f"{selected} of {len(pairs)} published cells: only one side was selected on validation")
+        said.append(f"{selected} of {len(pairs)} published cells: settings of only one model were selected")
     return said
 
 

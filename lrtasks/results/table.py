@@ -297,7 +297,7 @@ class Table:
             unsolved = sum((cell["solved"] or 0) < cell["different_seeds"] for cell in at_end)
             count = f"{len(at_end)} of {sum(bool(cell['selected']) for cell in scored)} cells"
             said = f"{count} chose the lowest or highest {names} that was tried: a value beyond it may be better"
-            notes.append(f"{said} (not solved by every seed: {unsolved})")
+            notes.append(f"{said} ({unsolved} of these cells are not solved by every seed)")
         unfair = [f"{cell['column']} on {cell['row']}" for cell in scored if cell["not_causal"]]
         notes += [f"not comparable: not causal on a causal task: {', '.join(unfair)}"] if unfair else []
         with_paper = [cell for cell in self.cells if cell["scored"] or cell["paper_beside"] is not None]
@@ -325,7 +325,7 @@ def _best(cells: Sequence[Row], floor: float) -> set[str]:
 
 
 def length_of_test(name: str, trained: int) -> int | None:
-    """Return the length of a further test: ``512``, or ``4x`` the training length; ``None`` for other tests."""
+    """Return the length of a further test: ``512``, or ``4x`` the trained length; ``None`` for other tests."""
     number = name.removesuffix("x")
     return int(number) * (trained if name.endswith("x") else 1) if number.isdecimal() else None
 

@@ -1,1 +1,1 @@
-"""Many runs in one call: expand a suite into runs, carry them out on a backend, report the progress."""
+"""Many runs in one call: expand a suite into runs, execute them on a backend, report the progress."""

@@ -65,7 +65,7 @@ class Plan:
 
 
 def planned(suite: Suite, *, selected: bool) -> list[RunConfig]:
-    """Return the runs that a suite carries out. With a selection, later seeds run at one value only."""
+    """Return the runs that a suite executes. With a selection, the seeds after the first one run at one value only."""
     if not selected:
         return suite.runs
     first = min(run.seed for run in suite.runs)

@@ -60,7 +60,7 @@ class SingleRun(Config):
 
 @dataclass(frozen=True)
 class Suite:
-    """The runs of a suite, and how to carry them out.
+    """The runs of a suite, and how to execute them.
 
     Attributes:
         skipped: model, task and reason of each combination that is impossible.
@@ -217,7 +217,8 @@ def split_grid(settings: Mapping[str, Any]) -> tuple[dict[str, list[Any]], dict[
     >>> split_grid({"layers": "gla:2,attention:1"})
     ({}, {'layers': 'gla:2,attention:1'})
 
-    The values of a list are in brackets; a budget's list may also stand without them, and is then one value:
+    The values of a list are in brackets; a list of the budget may also be written without brackets, and is then one
+    value:
 
     >>> split_grid({"sizes": "[3,5],[7]", "betas": "[0.9,0.99],[0.9,0.95]", "test_lengths": "64,128"})
     ({'sizes': [[3, 5], [7]], 'betas': [[0.9, 0.99], [0.9, 0.95]]}, {'test_lengths': '64,128'})

@@ -1,4 +1,4 @@
-"""Carry out many runs, each in a process of its own.
+"""Execute many runs, each in a separate process.
 
 A crash, a hang or a memory leak of one run therefore does not affect the others, and a run can be stopped at its time
 limit. Finished runs are never repeated. The next call tries a failed run again, from its last checkpoint.
@@ -111,15 +111,15 @@ def run_suite(
     trackers: Collection[str] = (),
     on_change: OnChange = lambda *_: None,
 ) -> list[RunRecord]:
-    """Carry out runs; return their records in order.
+    """Execute runs; return their records in order.
 
     A run that is refused (impossible here, or with an unreadable record) gets a record with status ``refused`` and the
-    reason. A run that another process carries out gets one with status ``running``. These records are returned, but not
-    written.
+    reason. A run that another process executes gets a record with status ``running``. These records are returned, but
+    not written.
 
     Args:
         runs: each model needs a name or an address, since each run is a command.
-        backend: where the runs are carried out; by default on this machine, one at a time.
+        backend: where the runs execute; by default on this machine, one at a time.
         time_limit: seconds after which a run is stopped and recorded as failed; its checkpoint stays.
         may_differ: fields of :data:`lrtasks.budget.SHARED_BUDGET` that runs on one task need not share.
         trackers: trackers that every run writes; for finished runs without them, they are written from the records.

@@ -31,7 +31,7 @@ BY = ("val",)
 
 OnEnd = Callable[[RunConfig, RunRecord], None]
 Runner = Callable[[Sequence[RunConfig], OnEnd], list[RunRecord]]
-"""A function that carries out runs, calls a function for each run that has ended, and returns all records in order."""
+"""A function that executes runs, calls a function for each run that has ended, and returns all records in order."""
 
 
 def require_selectable(suite: Suite, by: str) -> tuple[str, ...]:
@@ -62,13 +62,13 @@ def of_task(setting: str, suite: Suite) -> bool:
 def run_selected(
     suite: Suite, names: Sequence[str], runner: Runner, out: Path
 ) -> tuple[list[RunConfig], list[RunRecord], dict[str, RunRecord]]:
-    """Carry out a suite with a selection of the settings ``names`` (:func:`require_selectable`).
+    """Execute a suite with a selection of the settings ``names`` (:func:`require_selectable`).
 
     Returns:
         The chosen runs of all seeds; their records; and, by title, the records of runs that failed at other values. If
         any failed, the choice is not final.
     """
-    # in records, settings stand without their owner or the label of the model that they belong to
+    # records name settings without their owner and without the label of the model that they belong to
     bare = [name.partition(".")[2] if labelled(name, suite.models) else split_setting(name)[1] for name in names]
     bare = [name.replace("-", "_") for name in bare]
     groups: dict[tuple[str, str], list[RunConfig]] = {}

@@ -111,7 +111,7 @@ def test_a_breakdown_without_groups_is_left_out(tmp_path: Path) -> None:
 
 def test_plots_in_place_of_a_file_are_refused(tmp_path: Path) -> None:
     made(curve=[{"step": 1, "loss": 1.0, "r2": 0.0}]).write(tmp_path)
-    with pytest.raises(UsageError, match=r"the folder of the plots .* cannot be made: a file stands in its way"):
+    with pytest.raises(UsageError, match=r"the folder of the plots .* cannot be made: .* is not a folder"):
         analysis.analyze(tmp_path, tmp_path / "record.json")
 
 

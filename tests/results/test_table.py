@@ -122,7 +122,7 @@ def test_the_notes_count_choices_at_the_end_of_the_tried_values() -> None:
     others = [chosen("dlr", 0.003), made(model="gla", selection=kernels)]
     notes = tabled([*others, chosen("dss", 0.01), chosen("lstm", 0.001, score=0.5)]).notes()
     counted = "2 of 4 cells chose the lowest or highest lr that was tried: a value beyond it may be better"
-    assert f"{counted} (not solved by every seed: 1)" in notes
+    assert f"{counted} (1 of these cells are not solved by every seed)" in notes
     assert not [note for note in tabled([*others, made(model="s4d")]).notes() if "chose" in note]
 
 

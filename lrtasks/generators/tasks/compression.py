@@ -19,7 +19,7 @@ RECENT = 8
 @registry.register("compression")
 @dataclass(frozen=True)
 class Compression(UniformTask):
-    """Give every token of the sequence from its last position alone.
+    """At the end of a sequence, return all of its tokens from one vector.
 
     Let V = ``vocab``. The input is ``length`` - 1 tokens, independent and uniform over 0..V-2, then the mark V-1. The
     target is these tokens in order. The decoder computes all of them from one vector: the vector of the last position

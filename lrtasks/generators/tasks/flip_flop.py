@@ -27,8 +27,9 @@ class FlipFlop(TokenTask):
     Tokens: w 0, r 1, i 2, bit 0 is 3, bit 1 is 4. Source: Liu et al., "Exposing Attention Glitches with Flip-Flop
     Language Modeling" (arXiv:2306.00946), section 3; token numbers of the dataset synthseq/flipflop.
 
-    In the published law, the answer after each read makes every read that follows a read trivial. With ``clean`` (off
-    by default) a blank, token 5, takes the place of this answer.
+    In the published task, the input contains the answer after each read. If the next instruction is a read, too, its
+    answer is therefore trivial. With ``clean`` (off by default) the input has a blank, token 5, in place of each
+    answer.
 
     >>> task = FlipFlop(instructions=5)
     >>> task.answer([0, 4, 2, 3, 1, 4, 2, 3, 1, 4]).tolist()

@@ -15,7 +15,7 @@ from lrtasks.spec import IGNORED, Batch, Spec
 @registry.register("in-context-language")
 @dataclass(frozen=True)
 class InContextLanguage(UniformTask):
-    """Read strings of a random automaton; where exactly one next symbol is known to be legal, give it.
+    """Read strings of a random automaton; give the next symbol wherever only one symbol is known to be legal.
 
     Tokens: A = ``symbols`` symbols from 0, END = A after every string, PAD = A + 1 after the last string. Classes: the
     symbols and END.

@@ -18,7 +18,7 @@ TESTED_HOPS = 8
 @registry.register("k-hop")
 @dataclass(frozen=True)
 class KHop(UniformTask):
-    """From the letter at each position, go k times to the letter that followed its last earlier occurrence.
+    """At each position, make k hops: each goes from a letter to the letter that followed its last earlier occurrence.
 
     The first token is the hop count: token h stands for k = ``hops[0]`` + h. The other tokens are letters. There are
     A = ``letters`` letters, numbered from the token after the last hop count. Each letter of a sample is uniform among

@@ -29,7 +29,7 @@ class NoisyRecall(UniformTask):
     (MAD, arXiv:2403.17844), section 3; with ``noise=0`` this is MAD's in-context recall.
 
     The task is local. At the published noise and vocabulary, whatever the length, half of the labels have their key
-    within 14 tokens and 99 % within 90 tokens. With ``distance`` a sample has one question, at the end; its key occurs
+    within 14 tokens and 99 % within 90 tokens. With ``distance`` a sample has one query, at the end; its key occurs
     once before, at that distance.
 
     >>> NoisyRecall().answer([2, 10, 20, 17, 5, 9, 2, 10, 5]).tolist()
@@ -50,10 +50,10 @@ class NoisyRecall(UniformTask):
     noise_vocab: int = parameter(16, "number of noise tokens", at_least=0, at_most=2**20)
     noise: float = parameter(0.2, "probability that a slot is noise, below 1", at_least=0, at_most=0.99)
     supervise: Literal["queries", "all"] = parameter(
-        "queries", "training labels: the questions, or the next token at every position; val and test: the questions"
+        "queries", "training labels: the queries, or the next token at every position; val and test: the queries"
     )
     distance: tuple[int, int] | None = parameter(
-        None, "ask one question; its key occurs once, this many tokens earlier (log-uniform); none: as published"
+        None, "one query; its key occurs once, this many tokens earlier (log-uniform); none: as published"
     )
 
     def check(self) -> None:

@@ -24,9 +24,9 @@ class Overwrite(UniformTask):
     ``back=n`` the n-th last value. A key written fewer than n times has no label.
 
     ``law="mixed"``: each update draws its key uniformly from the K keys, and its value uniformly from all values except
-    the key's current value. All keys are asked once in random order; the length is 2(K + U) + 2K tokens.
-    ``law="zoology"``: the K first values are distinct, U distinct keys are updated once, and the queries stand among
-    zeros as in ``mqar`` (``power_a``) up to ``length``. Source: HazyResearch/zoology, ``forgetting_mqar.py``. By
+    the key's current value. All keys are queried once in random order; the length is 2(K + U) + 2K tokens.
+    ``law="zoology"``: the K first values are distinct, U distinct keys are updated once, and the queries are placed
+    among zeros as in ``mqar`` (``power_a``) up to ``length``. Source: HazyResearch/zoology, ``forgetting_mqar.py``. By
     mistake, that code makes a new value different from the old value of another key, so some of its updates change
     nothing. Law ``mixed`` is ours. ``back`` follows the N-back recall of Yang et al., "PaTH Attention"
     (arXiv:2505.16381).

@@ -20,16 +20,16 @@ NOISE_WINDOW = 16
 class SelectiveCopying(TokenTask):
     """Return, in order, the tokens that are not noise.
 
-    Let M = ``memorise`` and A = ``alphabet``. M data tokens, independent and uniform over 1..A-2, stand at M of the
-    first ``noise`` + M positions, drawn without repetition. The other positions hold the noise, token 0. Then M marks,
-    token A-1, follow; the data tokens are asked at the marks, in order. With ``spread=False`` the data tokens stand at
-    the first M positions (copy memory). Source: Gu and Dao, "Mamba" (arXiv:2312.00752), section 4.1.1; Arjovsky et al.,
+    Let M = ``memorise`` and A = ``alphabet``. M data tokens, independent and uniform over 1..A-2, are at M of the first
+    ``noise`` + M positions, drawn without repetition. The other positions hold the noise, token 0. Then M marks, token
+    A-1, follow; the labels at the marks are the data tokens, in order. With ``spread=False`` the data tokens are at the
+    first M positions (copy memory). Source: Gu and Dao, "Mamba" (arXiv:2312.00752), section 4.1.1; Arjovsky et al.,
     "Unitary Evolution Recurrent Neural Networks" (arXiv:1511.06464), for copy memory.
 
-    ``law="mad"`` is the law of Poli et al., "Mechanistic Design and Scaling of Hybrid Architectures"
+    ``law="mad"`` is the distribution of Poli et al., "Mechanistic Design and Scaling of Hybrid Architectures"
     (arXiv:2403.17844). ``noise`` - 1 noise tokens are distributed over the gaps before the data tokens, each
-    independently and uniformly; no noise follows the last data token. Then come one mark and M noise tokens, at which
-    the data tokens are asked. So the last data token always stands directly before the mark.
+    independently and uniformly; no noise follows the last data token. One mark and M noise tokens follow; the labels at
+    these noise tokens are the data tokens, in order. So the last data token is always directly before the mark.
 
     >>> task = SelectiveCopying(noise=4, memorise=3, alphabet=9)
     >>> task.answer([0, 3, 0, 0, 7, 1, 0, 8, 8, 8]).tolist()

@@ -17,7 +17,7 @@ from lrtasks.spec import Spec
 class Sort(SignalTask):
     """Read L values, then give them back in ascending order of ``|x[i] - x[0]|``, ties in order of position.
 
-    The targets stand at input positions L..2L-1, where the input holds zeros. Source: DLR paper (arXiv:2212.00768),
+    The targets are at input positions L..2L-1, where the input holds zeros. Source: DLR paper (arXiv:2212.00768),
     section 3.1.
 
     >>> x = np.zeros((8, 3))

@@ -1,4 +1,4 @@
-"""Backends carry out the runs of a suite. A new backend needs one file and one line in :data:`BACKENDS`."""
+"""Backends execute the runs of a suite. A new backend needs one file and one line in :data:`BACKENDS`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOG = "log.txt"
 
 @dataclass(frozen=True)
 class Job:
-    """One run, which is carried out in a process of its own.
+    """One run, which executes in a separate process.
 
     Attributes:
         arguments: words after ``lrtasks`` (``eval --model dlr ... --out DIR --device auto``).
@@ -53,10 +53,10 @@ Event = Began | Failure | None
 
 @dataclass(frozen=True)
 class Backend(Config):
-    """A place where runs are carried out. Its parameters are its options."""
+    """Base class of the ways to execute runs, on this machine or on others. The parameters of a backend are options."""
 
     def run(self, jobs: Sequence[Job]) -> Generator[tuple[int, Event], None, None]:
-        """Carry out all jobs, as many at a time as there is room for.
+        """Execute all jobs, as many at a time as the backend allows.
 
         A job that fails, hangs or loses its machine never stops the others. Closing the iterator stops them all.
 
@@ -64,7 +64,7 @@ class Backend(Config):
             The number of a job in the list and its event; each job ends exactly once.
 
         Raises:
-            UsageError: if the place cannot be reached. In this case, no job has been started.
+            UsageError: if the machines cannot be reached. In this case, no job has been started.
         """
         raise NotImplementedError
 
@@ -94,7 +94,7 @@ def make_backend(name: str, options: Mapping[str, Any]) -> Backend:
 
 
 def run_job(job: Job, **limits: Any) -> Failure | None:
-    """Carry out a job on this machine and wait until it ends. Keep its log if it failed.
+    """Execute a job on this machine and wait until it ends. Keep its log if it failed.
 
     ``limits``: arguments ``threads``, ``environment``, ``stop`` and ``template`` of
     :func:`lrtasks.processes.run_command`.

@@ -35,7 +35,7 @@ class Report:
 
 
 def run_there(job: Job, **limits: Any) -> Report:
-    """Carry out a job on this machine for a suite that waits on another machine; arguments as for :func:`run_job`."""
+    """Execute a job on this machine for a suite that waits on another machine; arguments as for :func:`run_job`."""
     host = socket.gethostname()
     if not job.folder.is_dir():
         missing = f"there is no folder {job.folder} on {host}"
@@ -74,7 +74,7 @@ class Remote:
         raise NotImplementedError
 
     def events(self) -> Iterator[tuple[int, Event]]:
-        """Carry out the jobs and yield their events, as :meth:`lrtasks.suite.backends.Backend.run`."""
+        """Execute the jobs and yield their events, as :meth:`lrtasks.suite.backends.Backend.run`."""
         try:
             self.begin()
             while self.running or self._due:
