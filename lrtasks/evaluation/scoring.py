@@ -66,8 +66,10 @@ class Scorer:
         """
         pooled = self._metric.value(self._total)
         if math.isnan(pooled[self._metric.name]):
-            what = "no position is labelled" if self._task.target.kind == "token" else "all targets are equal"
-            raise UsageError(f"{self._task.name}: {what} in {int(self._total[0]):,} elements, so there is no score")
+            what = "no position is labelled"
+            if self._task.target.kind == "real":
+                what = f"all targets are equal in {int(self._total[0]):,} elements"
+            raise UsageError(f"{self._task.name}: {what}, so there is no score")
         scores = dict(pooled)
         for name in pooled if self._batches else ():
             values = [row[name] for row in self._batches]

@@ -71,7 +71,12 @@ class Compression(UniformTask):
 
         Args:
             accuracy: accuracy per position ``(length - 1,)``, or one number for all positions.
+
+        Raises:
+            UsageError: if there is another number of accuracies.
         """
+        if np.shape(accuracy) not in ((), (self.length - 1,)):
+            self.refuse(f"bits needs {self.length - 1} accuracies or one, found {np.size(accuracy)}")
         chance = 1 / (self.vocab - 1)
         scaled = (np.broadcast_to(accuracy, self.length - 1) - chance) / (1 - chance)
         return float(math.log2(self.vocab - 1) * np.maximum(scaled, 0).sum())

@@ -58,7 +58,7 @@ class Depo(TokenTask):
     queries: int = parameter(10, "number of queries per sample, at most one per node", at_least=1, at_most=2**16)
     words: tuple[int, int, int] = parameter(
         (50, 1, 2),
-        "vocabulary size V of names, minimum and maximum number of tokens per name",
+        "vocabulary size V of names, minimum and maximum number of tokens per name (at most 16)",
         at_least=1,
         at_most=2**20,
     )

@@ -78,7 +78,8 @@ class Dyck(TokenTask):
             return
         least, most = self.span("whole")
         if least < 2 or most > MAX_WHOLE or least == most == least // 2 * 2 + 1:
-            self.refuse(f"whole must hold an even number in 2..{MAX_WHOLE}, found {list(self.whole)}")
+            limits = f"2..{MAX_WHOLE}, with an even number in their range"
+            self.refuse(f"whole must be two numbers in {limits}, found {list(self.whole)}")
         share = _share_within(self.whole, self.depth, self.stay)
         if share < MIN_SHARE:
             found = f"{share:.1%} of those of at least {least}, {MIN_SHARE:.0%} are needed"

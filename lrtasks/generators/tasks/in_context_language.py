@@ -32,9 +32,9 @@ class InContextLanguage(UniformTask):
     begins with one state for each prefix of a string. All strings share the start state, and all states in which a
     string ended are joined. While one state has two edges under one symbol, the states they lead to are joined. While
     two edges under one symbol enter one state, the states they come from are joined. Every join is certain, so every
-    known edge is an edge of the hidden automaton. y[t] is the symbol of the only known edge out of the state after
-    x[0..t]; positions with no known edge or with several have no label. The text may continue with another symbol; the
-    label is the one symbol that is legal for certain.
+    known edge is an edge of the hidden automaton. A known ending counts as an edge under END. y[t] is the symbol of
+    the only known edge out of the state after x[0..t]; positions with no known edge or with several have no label. The
+    text may continue with another symbol; the label is the one symbol that is legal for certain.
 
     Source: after RegBench of Akyürek et al., "In-Context Language Learning: Architectures and Algorithms"
     (arXiv:2401.12973), section 3, which scores the share of predictions that are legal; law and labels are ours.

@@ -78,8 +78,9 @@ class InductionHeads(TokenTask):
         return self.further({str(2**power): {"length": 2**power} for power in range(6, 21)})
 
     def baselines(self) -> dict[str, Baseline]:
-        """Return the most frequent answer, and the answer if the mark is among the last 32 tokens of the text."""
-        return {"majority": self.majority(), f"window-{WINDOW}": self.rule(self._window)}
+        """Return the most frequent answer and, from length 64, the answer if the mark is in the last 32 tokens."""
+        local = {f"window-{WINDOW}": self.rule(self._window)} if self.length >= 2 * WINDOW else {}
+        return {"majority": self.majority(), **local}
 
     def _window(self, x: np.ndarray) -> np.ndarray:
         text = x[:, -1 - WINDOW : -1]

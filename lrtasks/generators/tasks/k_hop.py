@@ -59,6 +59,8 @@ class KHop(UniformTask):
         low, high = self.span("asked" if self.asked else "hops")
         if low < self.hops[0] or high > self.hops[1]:
             self.refuse(f"asked must lie in hops {list(self.hops)}, found [{low}, {high}]")
+        if self.law == "clean" and low and self.length < low + 3:
+            self.refuse(f"with law clean, length must be at least hops + 3 ({low + 3}), found {self.length}")
 
     @property
     def _first_letter(self) -> int:

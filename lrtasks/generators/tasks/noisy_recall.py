@@ -67,7 +67,7 @@ class NoisyRecall(UniformTask):
         if self.distance is not None:
             low, high = self._pairs_back(self.distance)
             if not 1 <= low <= high <= self.length // 2 - 1 or self.distance[0] > self.distance[1]:
-                limits = f"2..{self.length - 2}, in ascending order, with an even number in their range"
+                limits = f"1..{self.length - 1}, in ascending order, with an even number in their range"
                 self.refuse(f"distance must be two numbers in {limits}, found {list(self.distance)}")
 
     @staticmethod
@@ -149,9 +149,10 @@ class NoisyRecall(UniformTask):
     def baselines(self) -> dict[str, Baseline]:
         """Return the most frequent value, and the value at the key's last occurrence, at most 16 or 32 tokens back.
 
-        The window baselines show how local the samples are; they predict class 0 if the key was only farther back.
+        The window baselines show how local the samples are; they predict class 0 if the key was only farther back. A
+        window of more than half the sequence is left out.
         """
-        windows = {f"window-{w}": self.rule(self._window, window=w) for w in WINDOWS}
+        windows = {f"window-{w}": self.rule(self._window, window=w) for w in WINDOWS if 2 * w <= self.length}
         return {"majority": self.majority(), **windows}
 
     def _window(self, x: np.ndarray, window: int) -> np.ndarray:
@@ -172,12 +173,15 @@ class NoisyRecall(UniformTask):
         return {**self.scaled("length"), **self.further(shares)}
 
     def text(self, batch: Batch, index: int) -> str:
-        """Return pairs as ``key:value``, noise as dots, the last key with its answer; ``*`` marks earlier questions."""
+        """Return pairs as ``key:value``, noise as dots, the last key with its answer, or ``?`` if there is none.
+
+        ``*`` marks earlier queries.
+        """
         x = batch.x[index].tolist()
         y = self.label_all(batch.x[index : index + 1])[0].tolist()
         pairs = [f"{x[t]}:{x[t + 1]}{'*' * (y[t] >= 0)}" for t in range(0, len(x) - 1, 2)]
         slots = (pair if key < self.keys else ". ." for pair, key in zip(pairs, x[::2], strict=False))
-        return f"{' '.join(slots)} => {x[-1]}={y[-1]}"
+        return f"{' '.join(slots)} => {x[-1]}={y[-1] if y[-1] >= 0 else '?'}"
 
 
 def _one_of(key: np.ndarray, there: np.ndarray, keys: int, u: np.ndarray) -> np.ndarray:

@@ -97,8 +97,9 @@ class SelectiveCopying(TokenTask):
         return x[data]
 
     def baselines(self) -> dict[str, Baseline]:
-        """Return the most frequent token, and the data among the last 16 positions of the text."""
-        return {**super().baselines(), f"window-{NOISE_WINDOW}": self.rule(self._window)}
+        """Return the most frequent token and, in texts of at least 32 tokens, the data in the last 16 of them."""
+        long = self.noise + self.memorise >= 2 * NOISE_WINDOW
+        return {**super().baselines(), **({f"window-{NOISE_WINDOW}": self.rule(self._window)} if long else {})}
 
     def _window(self, x: np.ndarray) -> np.ndarray:
         prediction = np.ones((len(x), self.memorise), dtype=np.int64)

@@ -64,7 +64,7 @@ class VariableTracking(UniformTask):
     order: Literal["forward", "shuffled"] = parameter(
         "forward", "order of statements: every source already has a value (forward), or chains in random order"
     )
-    statements: int = parameter(48, "forward: number of statements", at_least=2, at_most=MAX_LENGTH // 2)
+    statements: int = parameter(48, "forward: number of statements", at_least=3, at_most=MAX_LENGTH // 2)
     variables: int = parameter(16, "variables N; shuffled: chains (hops + 1) if more", at_least=2, at_most=2**16)
     constants: int = parameter(16, "number of constants", at_least=2, at_most=2**16)
     chains: int = parameter(4, "shuffled: number of chains", at_least=1, at_most=2**10)

@@ -138,8 +138,12 @@ class WordProblem(TokenTask):
         return np.ravel_multi_index(tuple(products), self._orders)
 
     def baselines(self) -> dict[str, Baseline]:
-        """Return the most frequent element, and the product of the last 8, which is right at the first 8 positions."""
-        return {**super().baselines(), f"window-{WINDOW}": self.rule(self._window)}
+        """Return the most frequent element, and the product of the last 8, which is right at the first 8 positions.
+
+        Sequences of at most 8 elements have no such product: it would always be right.
+        """
+        local = {f"window-{WINDOW}": self.rule(self._window)} if self.length > WINDOW else {}
+        return {**super().baselines(), **local}
 
     def _window(self, x: np.ndarray) -> np.ndarray:
         elements = self._alphabet[x]

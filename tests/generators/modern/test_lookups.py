@@ -11,6 +11,7 @@ import pytest
 from published_arrays import accuracy
 
 import lrtasks
+from lrtasks.errors import UsageError
 from lrtasks.generators import make
 from lrtasks.spec import IGNORED, Batch
 
@@ -332,6 +333,8 @@ def test_compression_counts_bits() -> None:
     task: Any = make("compression", length=5, vocab=17)
     assert task.bits(1.0) == pytest.approx(16) and task.bits(0.01) == 0
     assert task.bits([1, 1 / 16, 1 / 16, 0]) == pytest.approx(4)
+    with pytest.raises(UsageError, match="bits needs 4 accuracies or one, found 2"):
+        task.bits([1, 1])
 
 
 def test_replaced_tasks_keep_their_name_and_law() -> None:
