@@ -120,7 +120,7 @@ class TransformerLike(ModelConfig):
     expansion: int = parameter(
         4, "hidden width of the feed-forward map, in multiples of d_model", at_least=1, at_most=64
     )
-    canon: str = parameter("", "sites of canon layers, some of the letters ABCD", later=True)
+    canon: str = parameter("", "sites of canon layers, some of the letters ACD", later=True)
 
     def check(self) -> None:
         check_canon(self.name, self.canon, "ACD")
@@ -184,6 +184,7 @@ class Transformer(TransformerLike):
         later=True,
     )
     conv: bool = parameter(False, "apply short convolutions to queries, keys and values", later=True)
+    canon: str = parameter("", "sites of canon layers, some of the letters ABCD", later=True)
 
     def check(self) -> None:
         check_heads(self.d_model, self.heads, self.positions)

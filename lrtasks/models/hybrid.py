@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from lrtasks.config import Presets, parameter, parse_assignment
 from lrtasks.errors import UsageError, unknown
 from lrtasks.models import registry
-from lrtasks.models.attention import Transformer
+from lrtasks.models.attention import Transformer, TransformerLike
 from lrtasks.models.base import PAPER, SMALL, ModelConfig
 from lrtasks.models.factory import stack_of
 from lrtasks.models.ops.layers import Recurrent, ShortConv, check_canon
@@ -156,8 +156,18 @@ class Hybrid(GatedStack):
             if prefix not in labels:
                 raise unknown(f"mixer in {text!r}; layers={self.layers} has no", prefix, labels)
         parts = [self._part(name, len(names)) for name in labels.values()]
-        if "B" in self.canon and not any("B" in getattr(part, "canon", "") for part in parts):
-            raise UsageError(f"{self.name}: no layer has canon site B, found layers={self.layers}")
+        sites = "".join(map(self._canon_sites, parts))
+        for site in (site for site in self.canon if site not in sites):
+            found = f"layers={self.layers}, mlp={str(self.mlp).lower()}"
+            raise UsageError(f"{self.name}: no layer has canon site {site}, found {found}")
+
+    def _canon_sites(self, part: ModelConfig) -> str:
+        """Return the sites of canon layers in a layer with the mixer ``part``."""
+        if isinstance(part, RecurrentConfig):
+            return part.canon_sites()
+        if type(part).mixer is ModelConfig.mixer:
+            return ""
+        return "A" + ("CD" if self.mlp else "") + getattr(part, "canon", "")
 
     def sequence(self) -> list[str]:
         """Return the names of the mixers, one for each layer.
@@ -220,8 +230,10 @@ class Hybrid(GatedStack):
         for taken in ("layers", "d_model", "canon"):
             if taken in own:
                 raise UsageError(f"{self.name}: {taken} belongs to the whole stack, found {_label(name)}.{taken}")
-        shared: dict[str, Any] = {key: getattr(self, key) for key in STACK}
         cls = _target(name)
+        if isinstance(cls, type) and issubclass(cls, TransformerLike) and "expansion" in own:
+            raise UsageError(f"{self.name}: {_label(name)}.expansion has no effect; set mlp_width of the whole stack")
+        shared: dict[str, Any] = {key: getattr(self, key) for key in STACK}
         if not (isinstance(cls, type) and issubclass(cls, ModelConfig)):
             shared |= {key: own.pop(key) for key in STACK if key in own}
             return stack_of(cls, own)(**shared)

@@ -95,7 +95,7 @@ class GatedStack(ModelConfig):
     prenorm: bool = parameter(True, "normalise before mixer and feed-forward map instead of after the residual")
     mlp: bool = parameter(True, "use a gated feed-forward map after each mixer")
     mlp_width: int | None = parameter(None, "feed-forward map's width; none: 2 d_model", at_least=1, at_most=1 << 20)
-    canon: str = parameter("", "sites of canon layers, some of the letters ACD")
+    canon: str = parameter("", "sites of canon layers, some of the letters ACD; C and D need mlp")
 
     def feedforward(self, index: int) -> nn.Module:
         """Build the feed-forward map of layer ``index`` (from 0)."""
@@ -113,9 +113,16 @@ class GatedStack(ModelConfig):
 
 @dataclass(frozen=True)
 class RecurrentConfig(GatedStack):
-    """A stack of one kind of recurrent mixer, which subclasses choose; ``sites`` are its sites of canon layers."""
+    """A stack of one kind of recurrent mixer, which subclasses choose.
+
+    ``sites`` are the sites of canon layers of a stack with feed-forward maps.
+    """
 
     sites: ClassVar[str] = "ACD"
+
+    def canon_sites(self) -> str:
+        """Return the sites of canon layers that this stack has: C and D are sites of feed-forward maps."""
+        return self.sites if self.mlp else self.sites.replace("CD", "")
 
     def layer(self, index: int) -> nn.Module:
         """Build the mixer of layer ``index`` (from 0), on ``(batch, length, d_model)``."""
@@ -123,7 +130,7 @@ class RecurrentConfig(GatedStack):
 
     def blocks(self, input: Spec, causal: bool) -> list[nn.Module]:
         self.require_causal(causal)
-        check_canon(self.name, self.canon, self.sites)
+        check_canon(self.name, self.canon, self.canon_sites())
         blocks = []
         for index in range(self.layers):
             feedforward = functools.partial(self.feedforward, index) if self.mlp else None

@@ -232,6 +232,9 @@ class RWKV7(KernelConfig):
         """Build the mixer of layer ``index``; ``first``: whether it is the first RWKV-7 layer (by default, index 0)."""
         return RWKV7Layer(self, index, index == 0 if first is None else first)
 
+    def canon_sites(self) -> str:
+        return super().canon_sites().replace("D", "") if self.channel_mixing else super().canon_sites()
+
     def feedforward(self, index: int) -> nn.Module:
         if self.channel_mixing:
             return ChannelMixing(self.d_model, self.mlp_width or 4 * self.d_model, index, self.layers)

@@ -171,6 +171,12 @@ def _two_maps(x: Tensor, first: Tensor, second: Tensor) -> Tensor:
     return torch.unflatten(torch.unflatten(y, 1, x.shape[:2]).permute(1, 2, 0, 3), -1, (2, -1))
 
 
+def _check_heads(config: MLSTM | SLSTM, width: int, name: str) -> None:
+    """Raise :class:`UsageError` unless each head has at least two channels: the norm of a single one is always 0."""
+    if config.divided(width, config.heads, "heads", name) < 2:
+        raise UsageError(f"{config.name}: heads must be at most {name} / 2 ({width // 2}), found {config.heads}")
+
+
 @registry.register("mlstm")
 @dataclass(frozen=True)
 class MLSTM(RecurrentConfig):
@@ -194,7 +200,7 @@ class MLSTM(RecurrentConfig):
     round_up: int = parameter(8, "round the inner width up to a multiple of this", at_least=4, at_most=4096)
 
     def check(self) -> None:
-        self.divided(self.inner, self.heads, "heads", "the inner width")
+        _check_heads(self, self.inner, "the inner width")
         if self.inner % BLOCK:
             raise UsageError(
                 f"mlstm: the inner width must be a multiple of {BLOCK}, found {self.inner}; change round_up"
@@ -229,7 +235,7 @@ class SLSTM(RecurrentConfig):
     conv: bool = parameter(True, "use a short convolution before the input and forget gates")
 
     def check(self) -> None:
-        self.divided(self.d_model, self.heads, "heads", "d_model")
+        _check_heads(self, self.d_model, "d_model")
 
     def layer(self, index: int) -> SLSTMLayer:
         return SLSTMLayer(self, index)

@@ -275,6 +275,11 @@ def test_mixers_of_the_users(own: Path) -> None:
         ({"layers": "gla:1", "hyper": ("heads=2",)}, "NAME.PARAMETER=VALUE"),
         ({"layers": "gla:1", "canon": "X"}, "letters ABCD"),
         ({"layers": "deltanet:1", "canon": "AB"}, "no layer has canon site B"),
+        ({"layers": "gla:1", "canon": "D", "mlp": False}, "no layer has canon site D"),
+        ({"layers": "attention:1", "canon": "C", "mlp": False}, "no layer has canon site C"),
+        ({"layers": "rwkv7:1", "canon": "D", "rwkv7.channel_mixing": True}, "no layer has canon site D"),
+        ({"layers": "mega:1", "canon": "A"}, "no layer has canon site A"),
+        ({"layers": "attention:1", "attention.expansion": 8}, "set mlp_width of the whole stack"),
     ],
 )
 def test_bad_input_is_told_in_one_line(hyper: dict[str, Any], message: str) -> None:
