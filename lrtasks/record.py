@@ -74,8 +74,8 @@ class RunRecord:
         steps_to_solve: step of the first of two consecutive evaluations with a scaled validation score of at least
             0.99; the floor is the best baseline's score on validation.
         curve: one entry per evaluation: ``step``, ``loss`` (mean since the last evaluation) and the validation scores.
-        slices: the test score by group, for each breakdown of the task and of the metric (``class``: F1 by class).
-        further_slices: the breakdowns of each further test.
+        slices: the test score by group, for each slice of the task and of the metric (``class``: F1 by class).
+        further_slices: the slices of each further test.
         diagnostics: values that the model's modules report after training, by module.
         cost: ``seconds_per_step`` and ``seconds`` of training alone, ``seconds_with_evaluation``,
             ``peak_memory_bytes``, ``device``.
@@ -111,7 +111,7 @@ class RunRecord:
     def to_json(self) -> str:
         """Return the record as strict JSON, one compact line per field.
 
-        A number that is not finite becomes null. Curve and breakdowns are stored by column (``{"step": [100, 200],
+        A number that is not finite becomes null. Curve and slices are stored by column (``{"step": [100, 200],
         "loss": [0.7, 0.5]}``), because rows would repeat the names of the columns.
         """
         compact = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
@@ -124,7 +124,7 @@ class RunRecord:
         write_atomically(folder / FILE, (self.to_json() + "\n").encode())
 
     def filled_slices(self) -> dict[str, list[dict[str, Any]]]:
-        """Return the breakdowns that have a group; a breakdown is empty if the test set labels none of its elements."""
+        """Return the slices that are not empty; a slice is empty if the test set labels none of its elements."""
         return {name: rows for name, rows in self.slices.items() if rows}
 
     def score(self, name: str, split: str = "test") -> float | None:
@@ -325,7 +325,7 @@ def read_records(folder: Path | str) -> tuple[list[tuple[Path, RunRecord]], list
 
 
 def score_name(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the name of the score in the rows of a breakdown, which has at least one row."""
+    """Return the name of the score in the rows of a slice, which has at least one row."""
     return next(name for name in rows[0] if name not in ("label", "elements"))
 
 
@@ -412,8 +412,8 @@ def _problem(content: dict[str, Any]) -> str | None:
     version = content.get("environment", {}).get("lrtasks")
     if not isinstance(version, str | None):
         return f"environment.lrtasks must be str, found {version!r}"
-    for breakdowns in (content.get("slices", {}), *content.get("further_slices", {}).values()):
-        if any(row.keys() <= {"label", "elements"} for rows in breakdowns.values() for row in rows):
+    for slices in (content.get("slices", {}), *content.get("further_slices", {}).values()):
+        if any(row.keys() <= {"label", "elements"} for rows in slices.values() for row in rows):
             return "slices has a row without a score"
     if content["status"] not in STATUSES:
         return f"'status' must be one of {', '.join(STATUSES)}, found {content['status']!r}"

@@ -311,7 +311,7 @@ def _baselines(probe: _Probe) -> Iterator[str]:
 
 
 def _slices(probe: _Probe) -> Iterator[str]:
-    """Check that breakdowns label the elements of ``y``."""
+    """Check that slices label the elements of ``y``."""
     batch = probe.batch()
     if len(batch.y) in batch.y.shape[1:]:  # one label per sample would pass as one per position
         batch = probe.batch(range(len(batch.y) + 1))

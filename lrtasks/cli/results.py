@@ -166,7 +166,7 @@ def analyze(
     out: Annotated[Path | None, Option("--out", "-o", help="Folder for the figures (default: RUN/analysis).")] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Print a run's breakdowns and diagnostics, and draw them, the learning curve, and figures of the model.
+    """Print a run's slices and diagnostics, and draw them, the learning curve, and figures of the model.
 
     Example: lrtasks analyze runs/shift/dlr-1a2b3c4d-seed0
     """
@@ -191,7 +191,7 @@ def report(
     out: Annotated[Path, Option("--out", "-o", help="Page to write.")] = Path("report.html"),
     unequal_budgets: options.Unequal = False,
 ) -> None:
-    """Write one HTML page: scores of tasks × models, learning curves, breakdowns, costs, and each run's settings.
+    """Write one HTML page: scores of tasks × models, learning curves, slices, costs, and each run's settings.
 
     Example: lrtasks report runs -o report.html
     """

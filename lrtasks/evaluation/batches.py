@@ -194,7 +194,7 @@ def require_fit(batch: Batch, task: Task) -> None:
 
 
 def check_batch(loaded: Loaded, task: Task) -> None:
-    """Call :func:`require_fit`, and raise :class:`UsageError` for a breakdown that does not fit the target."""
+    """Call :func:`require_fit`, and raise :class:`UsageError` for a slice that does not fit the target."""
     require_fit(loaded.batch, task)
     for problem in mislabelled(task.slices(loaded.batch), tuple(loaded.y.shape)):
         raise UsageError(f"{task.name}: {problem}")

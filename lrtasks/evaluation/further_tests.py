@@ -72,7 +72,7 @@ def score_further(
     workers: int,
     record: RunRecord,
 ) -> None:
-    """Score a trained model on its further tests; record scores, breakdowns and baselines by the test's name.
+    """Score a trained model on its further tests; record scores, slices and baselines by the test's name.
 
     The number of positions in a batch stays about the same. If a model cannot run at a length, the record gets a note
     instead of a score.

@@ -343,7 +343,7 @@ class _Run:
         self.trackers.update(record)
 
     def _test(self, baselines: Mapping[str, Baseline]) -> None:
-        """Score the trained model, and record scores, breakdowns, diagnostics and baselines."""
+        """Score the trained model, and record scores, slices, diagnostics and baselines."""
         record, task, streams = self.record, self.config.task, self.streams
         self._draw_predictions()
         scorer = loop.score(self.fabric, self.model, task, streams.test)

@@ -1,4 +1,4 @@
-"""Scores of a model or a baseline over a stream of batches, and their breakdowns."""
+"""Scores of a model or a baseline over a stream of batches, and their slices."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RESAMPLES = 200
 
 
 class Scorer:
-    """Accumulates the metric of a task over batches, and with ``slices`` also the breakdowns, which take more time."""
+    """Accumulates the metric of a task over batches, and with ``slices`` also its slices, which take more time."""
 
     def __init__(self, task: Task, *, slices: bool = True) -> None:
         self._task = task
@@ -100,7 +100,7 @@ class Scorer:
         return spread if math.isfinite(spread) else None
 
     def slices(self) -> Slices:
-        """Return, for each breakdown, one row per group of elements: label, score and number of elements."""
+        """Return, for each slice, one row per group of elements: label, score and number of elements."""
         rows = {
             name: [self._row(label, groups[label]) for label in sorted(groups) if groups[label][0] > 0]
             for name, groups in (self._groups or {}).items()

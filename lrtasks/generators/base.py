@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 Split = Literal["train", "val", "test"]
 Slices = dict[str, list[dict[str, Any]]]
-"""Breakdowns of a score by name: for each group of elements, a row with label, score and number of elements."""
+"""Slices of a score by name: for each group of elements, a row with label, score and number of elements."""
 Rngs = random.Generators | Sequence[np.random.Generator]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
 MAX_LENGTH = 2**24
@@ -213,9 +213,9 @@ class Task(Config):
         return {"majority": MajorityClass(self.target.width)}
 
     def slices(self, batch: Batch) -> dict[str, np.ndarray]:
-        """Return the breakdowns by name: labels that group the elements of ``y``, in an array broadcastable to ``y``.
+        """Return the slices by name: labels that group the elements of ``y``, in an array broadcastable to ``y``.
 
-        The default for signals is a breakdown by position: the target is divided into eight equal parts, each labelled
+        The default for signals is a slice by position: the target is divided into eight equal parts, each labelled
         with its first position.
         """
         if self.target.kind == "real":
@@ -224,7 +224,7 @@ class Task(Config):
         return {}
 
     def derived_scores(self, scores: Mapping[str, float], slices: Slices) -> dict[str, float]:
-        """Return additional scores of a test by name, computed from its scores and breakdowns (default: none)."""
+        """Return additional scores of a test by name, computed from its scores and slices (default: none)."""
         return {}
 
     @property
@@ -424,7 +424,7 @@ def misdeclared(task: Task) -> Iterator[str]:
 
 
 def mislabelled(slices: Mapping[str, Any], shape: tuple[int, ...]) -> Iterator[str]:
-    """Yield a message for each breakdown whose labels do not fit targets of ``shape``."""
+    """Yield a message for each slice whose labels do not fit targets of ``shape``."""
     for name, values in slices.items():
         labels = np.asarray(values)
         try:

@@ -1,4 +1,4 @@
-"""Baselines (simple predictors to compare models with), and labels for breakdowns of scores."""
+"""Baselines (simple predictors to compare models with), and labels for slices of scores."""
 
 from __future__ import annotations
 

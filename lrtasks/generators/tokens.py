@@ -189,7 +189,7 @@ def gathered(values: np.ndarray, index: np.ndarray, otherwise: int = IGNORED) ->
 
 
 def spread(values: np.ndarray, shape: tuple[int, ...], positions: slice) -> np.ndarray:
-    """Return int64 labels for a breakdown: zeros of ``shape`` with ``values`` at ``positions`` of the second axis."""
+    """Return int64 labels for a slice: zeros of ``shape`` with ``values`` at ``positions`` of the second axis."""
     labels = np.zeros(shape, dtype=np.int64)
     labels[:, positions] = values
     return labels

@@ -2,7 +2,7 @@
 
 A metric computes ``k`` quantities per element, ``sums(prediction, batch) -> (*y.shape, k)``. These quantities are added
 up over a set of elements, and ``value(sums) -> {name: number}`` computes the scores. The set contains all elements for
-the pooled score of a stream, the elements of a batch for the batch score, and a group of elements for a breakdown.
+the pooled score of a stream, the elements of a batch for the batch score, and a group of elements for a slice.
 
 To add a metric, add a file with a class and a line in :data:`METRICS`.
 """

@@ -1,4 +1,4 @@
-"""Results of a finished run beyond its score: breakdowns, diagnostics, learning curve and figures of the modules.
+"""Results of a finished run beyond its score: slices, diagnostics, learning curve and figures of the modules.
 
 Matplotlib draws the figures; it needs no display.
 """
@@ -71,7 +71,7 @@ def analyze(run: Path, out: Path) -> tuple[RunRecord, list[Path]]:
 
 
 def slice_tables(record: RunRecord) -> list[TextTable]:
-    """Return one table per breakdown: first of the test, then of the further tests (with the test's name)."""
+    """Return one table per slice: first of the test, then of the further tests (with the test's name)."""
     found = record.slices | {
         f"{name} ({test})": rows for test, own in record.further_slices.items() for name, rows in own.items()
     }
@@ -184,7 +184,7 @@ def draw_curve(record: RunRecord) -> Figure:
 
 @style.styled
 def draw_slices(record: RunRecord) -> Figure:
-    """Draw the test score within each group, one panel per breakdown; the record must have a breakdown."""
+    """Draw the test score within each group, one panel per slice; the record must have a slice."""
     slices = record.filled_slices()
     figure, panels = style.panels(len(slices), len(slices), *PANEL)
     for panel, (name, rows) in zip(panels, slices.items(), strict=True):

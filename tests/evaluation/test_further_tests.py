@@ -135,7 +135,7 @@ def test_tests_with_the_padded_length_of_the_trained_one_do_not_hide_it() -> Non
     assert record.generalisation_length == task.input.length
 
 
-def test_further_tests_have_breakdowns(tmp_path: Path) -> None:
+def test_further_tests_have_slices(tmp_path: Path) -> None:
     record = run("dlr", tmp_path, TASK, hyper=SMALL, budget={"test_lengths": 32})
     assert [row["label"] for row in record.further_slices["32"]["position"]] == [*range(0, 32, 4)]
     (folder,) = tmp_path.glob("cumsum/*")

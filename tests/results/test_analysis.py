@@ -67,7 +67,7 @@ def portraits(run: Path) -> dict[str, dict[str, Portrait]]:
     return analysis.module_states(run, task.batch(range(2), 0, "test"))
 
 
-def test_analysis_writes_curve_breakdowns_and_portraits(run: Path, tmp_path: Path) -> None:
+def test_analysis_writes_curve_slices_and_portraits(run: Path, tmp_path: Path) -> None:
     record, written = analysis.analyze(run, tmp_path)
     names = {path.name for path in written}
     assert {"curve.png", "slices.png"} <= names
@@ -75,8 +75,8 @@ def test_analysis_writes_curve_breakdowns_and_portraits(run: Path, tmp_path: Pat
     assert any("eigenvalues" in name for name in names)
     for path in written:
         assert np.asarray(Image.open(path).convert("L")).std() > 5, f"{path.name} is blank"
-    breakdowns = [("{}", record.slices), *((f"{{}} ({test})", own) for test, own in record.further_slices.items())]
-    named = [(title.format(name), rows) for title, own in breakdowns for name, rows in own.items()]
+    slices = [("{}", record.slices), *((f"{{}} ({test})", own) for test, own in record.further_slices.items())]
+    named = [(title.format(name), rows) for title, own in slices for name, rows in own.items()]
     for table, (name, rows) in zip(analysis.slice_tables(record), named, strict=True):
         assert table.header == [name, "r2", "elements"]
         assert [line[1] for line in table.lines] == [f"{row['r2']:z.4f}" for row in rows]
@@ -102,7 +102,7 @@ def test_the_untrained_model_is_the_one_that_training_started_from(run: Path) ->
     assert any(np.allclose(values, taps[0], atol=1e-6) for values in drawn.values())
 
 
-def test_a_breakdown_without_groups_is_left_out(tmp_path: Path) -> None:
+def test_a_slice_without_groups_is_left_out(tmp_path: Path) -> None:
     made(curve=[{"step": 1, "loss": 1.0, "r2": 0.0}], slices={"position": []}).write(tmp_path)
     record, written = analysis.analyze(tmp_path, tmp_path / "out")
     assert [path.name for path in written] == ["curve.png"]

@@ -19,7 +19,7 @@ from lrtasks.results import RunRecord
 from lrtasks.results.report import content as details
 from lrtasks.results.report import page
 from lrtasks.results.report.charts import chart_data, further_scores, length_groups
-from lrtasks.results.report.content import breakdowns
+from lrtasks.results.report.content import slices
 from lrtasks.results.report.page import Sample, draw_sample
 
 
@@ -150,34 +150,34 @@ def test_the_mean_curve_keeps_a_seed_that_stopped_because_it_solved_the_task() -
     assert mean_curve(run(0, None, 0.5), run(1, None)) == [[20, None], [40, 0.5]]
 
 
-def test_a_breakdown_is_the_median_over_seeds_like_the_score() -> None:
+def test_a_slice_is_the_median_over_seeds_like_the_score() -> None:
     scores = (0.0, 0.75, 1.0)
     rows = [[{"label": 8, "r2": 0.5, "elements": 4}, {"label": 0, "r2": score, "elements": 4}] for score in scores]
     records = [made(seed=seed, slices={"distance": own}) for seed, own in enumerate(rows)]
     report = report_of(*records, made(model="dss", slices={"distance": [{"label": 16, "r2": None, "elements": 9}]}))
-    (breakdown,) = breakdowns(report.in_row(0))
-    assert (breakdown.name, breakdown.score, breakdown.labels) == ("distance", "r2", [0, 8, 16])
-    assert breakdown.elements == [4, 4, 9]
-    by_model = {report.columns[result.column].label: breakdown.values[result.id] for result in report.in_row(0)}
+    (distance,) = slices(report.in_row(0))
+    assert (distance.name, distance.score, distance.labels) == ("distance", "r2", [0, 8, 16])
+    assert distance.elements == [4, 4, 9]
+    by_model = {report.columns[result.column].label: distance.values[result.id] for result in report.in_row(0)}
     assert by_model == {"dlr": [0.75, 0.5, None], "dss": [None, None, None]}
 
 
-def test_a_run_that_failed_after_its_test_counts_in_no_breakdown_beside_a_finished_one() -> None:
+def test_a_run_that_failed_after_its_test_counts_in_no_slice_beside_a_finished_one() -> None:
     def run(seed: int, score: float, status: str) -> RunRecord:
         return made(seed=seed, score=score, status=status, slices={"distance": [{"label": 8, "r2": score}]})
 
     report = report_of(run(0, 0.5, "done"), run(1, 0.9, "failed"))
     (result,) = report.in_row(0)
-    (breakdown,) = breakdowns([result])
-    assert breakdown.values == {result.id: [result.score]} == {result.id: [0.5]}
+    (distance,) = slices([result])
+    assert distance.values == {result.id: [result.score]} == {result.id: [0.5]}
     (alone,) = report_of(run(1, 0.9, "failed")).in_row(0)
-    assert breakdowns([alone])[0].values == {alone.id: [0.9]}
+    assert slices([alone])[0].values == {alone.id: [0.9]}
 
 
 def test_labels_that_are_words_keep_their_order() -> None:
-    slices = {"operator": [{"label": label, "accuracy": 0.5} for label in ("MIN", "MAX", "SM")]}
-    (breakdown,) = breakdowns(report_of(made(slices=slices)).in_row(0))
-    assert breakdown.labels == ["MIN", "MAX", "SM"]
+    rows = [{"label": label, "accuracy": 0.5} for label in ("MIN", "MAX", "SM")]
+    (operator,) = slices(report_of(made(slices={"operator": rows})).in_row(0))
+    assert operator.labels == ["MIN", "MAX", "SM"]
 
 
 def test_details_hold_settings_scores_and_diagnostics() -> None:

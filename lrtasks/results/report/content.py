@@ -253,8 +253,8 @@ def two_digits(value: float | None) -> str:
 
 
 @dataclass(frozen=True)
-class Breakdown:
-    """One breakdown of some results on one task.
+class Slice:
+    """One slice of some results on one task.
 
     Attributes:
         labels: labels of the groups, in order.
@@ -270,8 +270,8 @@ class Breakdown:
     values: Mapping[str, Sequence[float | None]]
 
 
-def breakdowns(results: Sequence[Result]) -> list[Breakdown]:
-    """Return all breakdowns of the results; numeric labels are sorted, others keep the order of the runs."""
+def slices(results: Sequence[Result]) -> list[Slice]:
+    """Return all slices of the results; numeric labels are sorted, others keep the order of the runs."""
     groups: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
     for result in results:
         # a run that failed after its test does not count in the score either
@@ -294,7 +294,7 @@ def breakdowns(results: Sequence[Result]) -> list[Breakdown]:
         medians = {place: float(np.median(found)) for place, found in scores.items()}
         values = {result.id: [medians.get((result.id, label)) for label in labels] for result in results}
         elements = [next(iter(counts[label])) if len(counts[label]) == 1 else None for label in labels]
-        made.append(Breakdown(name, score, labels, elements, values))
+        made.append(Slice(name, score, labels, elements, values))
     return made
 
 

@@ -94,7 +94,7 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     made.filters |= {"number": number, "scaled": two_digits, "step": step, "lines": _lines}
-    made.globals |= {"details": content, "breakdowns": content.breakdowns, "diagnostics_table": diagnostics_table}
+    made.globals |= {"details": content, "slices": content.slices, "diagnostics_table": diagnostics_table}
     made.globals |= {"states": STATES, "solved": TEST_SOLVED, "version": __version__}
     return made
 

@@ -275,8 +275,8 @@ def test_what_comes_later_changes_no_target(name: str, parameters: dict[str, Any
             assert np.array_equal(task.label_all(mixed)[:, :cut], known[:, :cut])
 
 
-# by hand: an input, and each breakdown at its questions; distances and numbers since are in octaves
-BREAKDOWNS: list[tuple[str, dict[str, Any], str, dict[str, list[int]]]] = [
+# by hand: an input, and each slice at its questions; distances and numbers since are in octaves
+SLICES: list[tuple[str, dict[str, Any], str, dict[str, list[int]]]] = [
     (
         *("overwrite", {"keys": 3, "updates": 3, "vocab": 16}, "1 8 2 9 3 10 1 11 1 12 2 13 3 0 2 0 1 0"),
         {"writes": [1, 2, 3], "since": [2, 0, 1]},  # 3, 0 and 1 writes
@@ -305,8 +305,8 @@ BREAKDOWNS: list[tuple[str, dict[str, Any], str, dict[str, list[int]]]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "parameters", "text", "expected"), BREAKDOWNS)
-def test_breakdowns_say_what_they_say(
+@pytest.mark.parametrize(("name", "parameters", "text", "expected"), SLICES)
+def test_slices_say_what_they_say(
     name: str, parameters: dict[str, Any], text: str, expected: dict[str, list[int]]
 ) -> None:
     task: Any = make(name, **parameters)
