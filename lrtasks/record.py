@@ -66,7 +66,7 @@ class RunRecord:
         baselines: scores of the trivial baselines on the test stream.
         further_baselines: scores of the trivial baselines on each further test.
         scaled: by test, the headline score on the scale from the best baseline (0) to a perfect score (1).
-        generalisation_length: greatest tested length with a scaled score of at least 0.9 at this length and at all
+        generalisation_length: largest tested length with a scaled score of at least 0.9 at this length and at all
             shorter tested lengths; ``None`` if there is none, or if it is below the trained length.
         selection: ``{by, values, chosen}`` if settings were selected: the stream used for the selection, the tried
             values by the setting's name, and whether this run was chosen. ``defaults`` has the selected values that

@@ -32,7 +32,7 @@ def check_task(task: Task | type[Task] | str, *, samples: int = 8, seed: int = 0
     """Check that a task keeps its contract; return nothing if it does.
 
     It checks parameters, specs, loss and metric; shapes, dtypes and ranges of samples and labels; baselines, slices,
-    pictures, further tests and exact answers. It also checks that
+    images, further tests and exact answers. It also checks that
 
     * sample i depends only on the task, seed, split and i, not on order, batch size, repeats, earlier calls, global
       random numbers or the process;
@@ -283,7 +283,7 @@ def _process(probe: _Probe) -> Iterator[str]:
         )
 
 
-# Checks of baselines, slices, text, pictures, further tests and answers.
+# Checks of baselines, slices, text, images, further tests and answers.
 
 
 def _baselines(probe: _Probe) -> Iterator[str]:
@@ -322,7 +322,7 @@ def _slices(probe: _Probe) -> Iterator[str]:
 
 
 def _views(probe: _Probe) -> Iterator[str]:
-    """Check that text, duplicate key and picture are None or well-formed, and further tests have the same widths."""
+    """Check that text, duplicate key and image shape are None or well-formed, and widths of further tests are equal."""
     task, batch = probe.task, probe.batch()
     for method, kind, wanted in (("text", str, "a string"), ("duplicate_key", bytes, "bytes")):
         found: object = getattr(task, method)(batch, probe.samples - 1)

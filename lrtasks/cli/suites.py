@@ -116,7 +116,7 @@ def sweep(
     """Run models on one task over a grid. For each varied option, print the largest value at which a model solves it.
 
     For the option length, this value is the trainable length. A second table shows the scores on further tests and the
-    generalisation length: the greatest length to which a model that was trained once generalises.
+    generalisation length: the largest length to which a model that was trained once generalises.
 
     An option may have several values, separated by commas; each makes its own runs. Example: lrtasks sweep --task shift
     --models dlr,attention --length 1024,4096,16384

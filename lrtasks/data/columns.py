@@ -65,7 +65,7 @@ class Column:
         return int(np.prod(self.shape, dtype=np.int64))
 
     @property
-    def is_picture(self) -> bool:
+    def is_image(self) -> bool:
         """Return whether the column holds PNG files."""
         return self.kind.endswith("png")
 
@@ -76,7 +76,7 @@ class Column:
         values = getattr(batch, self.role)
         return np.ones((len(batch.x), *self.shape), bool) if values is None else values
 
-    def picture(self, values: np.ndarray) -> bytes:
+    def png(self, values: np.ndarray) -> bytes:
         """Return the PNG file of one sample."""
         values = values.reshape(self.shape)
         return encode_labels(values, self.classes) if self.kind == "labels-png" else encode_png(to_bytes(values))
@@ -149,8 +149,8 @@ def draw(task: Task, indices: Sequence[int], seed: int, split: str, attempt: int
 
 def sample_bytes(columns: Sequence[Column]) -> int:
     """Estimate the bytes of one sample in the table, from the columns alone, because the result decides shard sizes."""
-    # pictures of thin lines on an empty background shrink to a tenth
-    return max(1, sum(column.elements // 8 if column.is_picture else column.elements * 4 for column in columns))
+    # images of thin lines on an empty background shrink to a tenth
+    return max(1, sum(column.elements // 8 if column.is_image else column.elements * 4 for column in columns))
 
 
 def row_group(columns: Sequence[Column]) -> int:
@@ -167,17 +167,17 @@ def array_bytes(columns: Sequence[Column]) -> int:
 
 
 def schema(columns: Sequence[Column], metadata: dict[str, str] | None = None) -> pa.Schema:
-    """Return the Arrow schema; its metadata tell Hugging Face ``datasets`` which columns are pictures."""
+    """Return the Arrow schema; its metadata tell Hugging Face ``datasets`` which columns are images."""
     fields = [pa.field(INDEX, pa.int64()), *(pa.field(column.name, _arrow_type(column)) for column in columns)]
-    pictures = {column.name: {"_type": "Image"} for column in columns if column.is_picture}
-    if pictures:
+    images = {column.name: {"_type": "Image"} for column in columns if column.is_image}
+    if images:
         # Hugging Face datasets reads the types of the other columns from the table
-        metadata = {**(metadata or {}), "huggingface": json.dumps({"info": {"features": pictures}})}
+        metadata = {**(metadata or {}), "huggingface": json.dumps({"info": {"features": images}})}
     return pa.schema(fields, metadata=metadata)
 
 
 def _arrow_type(column: Column) -> pa.DataType:
-    if column.is_picture:
+    if column.is_image:
         return pa.struct([("bytes", pa.binary()), ("path", pa.string())])
     # tokens and labels are far below 2^31
     dtype = "int32" if column.role != "meta" and column.dtype == "int64" else column.dtype
@@ -194,8 +194,8 @@ def encode(columns: Sequence[Column], batch: Batch, indices: Sequence[int], tabl
         values, kind = column.values(batch), table_schema.field(column.name).type
         if column.role == "meta":
             _require_lossless(column, values, indices)
-        if column.is_picture:
-            data = pa.array([column.picture(value) for value in values], pa.binary())
+        if column.is_image:
+            data = pa.array([column.png(value) for value in values], pa.binary())
             arrays.append(pa.StructArray.from_arrays([data, pa.nulls(len(data), pa.string())], fields=list(kind)))
         elif isinstance(values, np.ndarray) and values.dtype.kind in "biuf" and column.dtype != "str":
             arrays.append(_nested(values, kind))
@@ -253,7 +253,7 @@ def decode(columns: Sequence[Column], table: pa.Table) -> list[Sample]:
 
 
 def _decode(column: Column, array: pa.Array) -> Any:
-    if column.is_picture:
+    if column.is_image:
         read, form = (decode_labels, ()) if column.kind == "labels-png" else (_pixels, (1,))
         found = np.stack([read(data.as_py()) for data in array.field("bytes")]).reshape(-1, column.elements, *form)
         return from_bytes(found) if column.kind == "png" else found
@@ -272,7 +272,7 @@ def _decode(column: Column, array: pa.Array) -> Any:
     return [entry.reshape(*entry.shape, *column.shape[entry.ndim :]) for entry in entries]
 
 
-# Pictures as PNG: greyscale for inputs, a small palette of colours for label maps
+# Images as PNG: greyscale for inputs, a small palette of colours for label maps
 
 
 def to_bytes(values: np.ndarray) -> np.ndarray:

@@ -1,8 +1,8 @@
 """The files of a shard in each format, and the tables that some formats keep for each split.
 
-``png``: pictures such as ``train/00000/000000.png`` and ``000000-mask.png``, and an index such as ``train/index.csv``
-for each split. The index holds the SHA-256 of every picture, and the manifest holds the SHA-256 of the index. The
-manifest therefore protects all pictures.
+``png``: images such as ``train/00000/000000.png`` and ``000000-mask.png``, and an index such as ``train/index.csv``
+for each split. The index holds the SHA-256 of every image, and the manifest holds the SHA-256 of the index. The
+manifest therefore protects all images.
 
 ``tsv``: one table for each split, named ``basic_train.tsv`` etc. as in the Long Range Arena; the task defines the
 columns (:meth:`lrtasks.generators.base.Task.to_row`).
@@ -47,10 +47,10 @@ def file_names(plan: Manifest, shard: Shard) -> list[str]:
         return [f"{stem}.parquet"]
     if plan.format == "npy":
         return [*(f"{stem}.{column.role}.npy" for column in _arrays(plan)), f"{stem}.meta.jsonl"]
-    endings = ["" if column.role == "x" else f"-{column.name}" for column in plan.columns if column.is_picture]
+    endings = ["" if column.role == "x" else f"-{column.name}" for column in plan.columns if column.is_image]
     endings = endings if plan.format == "png" else []
-    pictures = [f"{shard.split}/{number:05d}/{index:06d}{ending}.png" for index in shard.indices for ending in endings]
-    return [*pictures, part_name(plan, shard)]
+    images = [f"{shard.split}/{number:05d}/{index:06d}{ending}.png" for index in shard.indices for ending in endings]
+    return [*images, part_name(plan, shard)]
 
 
 def part_name(plan: Manifest, shard: Shard) -> str:
@@ -66,13 +66,13 @@ def table_header(plan: Manifest, task: Task) -> bytes:
     else:
         names = [INDEX]
         for column in plan.columns:
-            names += [column.name, column.name + _SHA256] if column.is_picture else [column.name]
+            names += [column.name, column.name + _SHA256] if column.is_image else [column.name]
         csv.writer(line, lineterminator="\n").writerow(names)
     return line.getvalue().encode()
 
 
-def listed_pictures(index: bytes) -> list[tuple[str, str]]:
-    """Return name and SHA-256 of every picture in the content of an ``index.csv``."""
+def listed_images(index: bytes) -> list[tuple[str, str]]:
+    """Return name and SHA-256 of every image in the content of an ``index.csv``."""
     header, *rows = csv.reader(index.decode().splitlines())
     places = [place for place, name in enumerate(header) if name.endswith(_SHA256)]
     return [(row[place - 1], row[place]) for row in rows for place in places]
@@ -112,7 +112,7 @@ def read_tsv(path: str | os.PathLike[str], task: Task) -> Iterator[Sample]:
 def require_format(name: str, task: Task) -> None:
     """Raise :class:`UsageError` if a format cannot store the samples of a task."""
     if name == "png" and task.image_shape() is None:
-        raise UsageError(f"format png is for tasks of pictures, and {task.name} is not one; use parquet or npy")
+        raise UsageError(f"format png is for image tasks, and {task.name} is not one; use parquet or npy")
     if name == "tsv" and (task.input.kind, task.target.kind) != ("token", "token"):
         raise UsageError(f"format tsv is for tasks of tokens, and {task.name} is not one; use parquet or npy")
 
@@ -129,7 +129,7 @@ def contents(plan: Manifest, task: Task, shard: Shard, chunks: Chunks) -> Iterat
 def _parquet(plan: Manifest, shard: Shard, chunks: Chunks) -> Iterator[bytes]:
     buffer = io.BytesIO()
     schema = table.schema(plan.columns, {"lrtasks": json.dumps(plan.origin(shard), sort_keys=True)})
-    # signals and pictures have no repeated values for a dictionary, and zstd compresses the other columns
+    # signals and images have no repeated values for a dictionary, and zstd compresses the other columns
     options = {"compression": "zstd", "use_dictionary": False, "write_statistics": [INDEX]}
     with pq.ParquetWriter(buffer, schema, **options) as writer:
         for indices, batch in chunks:
@@ -162,10 +162,10 @@ def _png(plan: Manifest, shard: Shard, chunks: Chunks) -> Iterator[bytes]:
         for row, index in enumerate(indices):
             cells: list[Any] = [index]
             for column, values in columns:
-                if column.is_picture:
-                    picture = column.picture(values[row])
-                    yield picture
-                    cells += [next(names), hashlib.sha256(picture).hexdigest()]
+                if column.is_image:
+                    image = column.png(values[row])
+                    yield image
+                    cells += [next(names), hashlib.sha256(image).hexdigest()]
                 else:
                     value = _plain(values[row])
                     cells.append(_json(value) if isinstance(value, list) else value)

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lrtasks.data.columns import INDEX, declared, decode, row_group, sample_bytes
-from lrtasks.data.export import listed_pictures
+from lrtasks.data.export import listed_images
 from lrtasks.data.manifest import MANIFEST, Manifest, differences, old_data, read_manifest
 from lrtasks.data.store import HIDDEN, Store
 from lrtasks.errors import UsageError, first_line, require_known, require_whole
@@ -227,10 +227,10 @@ def find_problems(store: Store, manifest: Manifest) -> list[str]:
     problems = [*_changed(store, files.items())]
     if manifest.format == "png":
         if problems:
-            return problems  # without its index, nothing is known about a picture
-        pictures = dict(picture for name in files for picture in listed_pictures(store.read(name)))
-        problems = [*_changed(store, pictures.items())]
-        files |= pictures
+            return problems  # without its index, nothing is known about an image
+        images = dict(entry for name in files for entry in listed_images(store.read(name)))
+        problems = [*_changed(store, images.items())]
+        files |= images
     return problems + [f"{name} is not in the manifest" for name in _visible(store) if name not in {MANIFEST, *files}]
 
 

@@ -175,7 +175,7 @@ def make_shard(task: Task, plan: Manifest, store: Store, shard: Shard, attempts:
             raise GenerationError(f"{where} holds no plan: it was removed, or the machines share no folder")
         made, files = contents(plan, task, shard, _draw(task, plan, shard, attempts, digests)), {}
         for name, content in zip(file_names(plan, shard), made, strict=True):
-            # pictures need no sync: the next run checks their digests before it keeps them
+            # images need no sync: the next run checks their digests before it keeps them
             files[name] = store.write(name, [content], sync=not name.endswith(".png"))
         record = Record(files, dict(attempts), digests, plan.versions)
         store.write(_record_name(plan, shard), [json.dumps(dataclasses.asdict(record)).encode()])

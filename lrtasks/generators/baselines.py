@@ -104,7 +104,7 @@ class ScaledFirstValue:
 
 
 def octave(values: np.ndarray) -> np.ndarray:
-    """Label each positive whole number with the greatest power of two that is not above it, others with 0; int64.
+    """Label each positive whole number with the largest power of two that is not above it, others with 0; int64.
 
     >>> octave(np.array([0, 1, 2, 3, 4, 7, 8, 1000])).tolist()
     [0, 1, 2, 2, 4, 4, 8, 512]

@@ -317,7 +317,7 @@ class MissingDuplicate(Language):
 
 
 class _Binary(Language):
-    """Two binary numbers, least digit first, with an operator between; strings of 1 or 2 tokens are one number."""
+    """Two binary numbers, least significant digit first, with an operator between; strings of 1 or 2 tokens are one number."""
 
     classes = 3
 
@@ -379,7 +379,8 @@ LANGUAGES: dict[str, type[Language]] = {
         MissingDuplicate,
         _plain("odds-first", lambda s, _: np.concatenate([s[1::2], s[::2]]), outputs=lambda size: size),
         *(BinaryAddition, BinaryMultiplication),
-        _plain(  # a binary number, greatest digit first; answer: the floor of its square root in half as many digits
+        # a binary number, most significant digit first; answer: the floor of its square root in half as many digits
+        _plain(
             "compute-sqrt",
             lambda s, _: _bits(math.isqrt(_number(s[::-1])), (len(s) + 1) // 2)[::-1],
             outputs=lambda size: (size + 1) // 2,
@@ -408,12 +409,12 @@ def _positive(rng: np.random.Generator, digits: int) -> np.ndarray:
 
 
 def _number(bits: np.ndarray) -> int:
-    """Return the number with these bits, least digit first."""
+    """Return the number with these bits, least significant digit first."""
     return int.from_bytes(np.packbits(bits.astype(np.uint8), bitorder="little").tobytes(), "little")
 
 
 def _bits(number: int, digits: int | None = None) -> np.ndarray:
-    """Return ``digits`` bits of a number, least digit first; ``None``: as many as needed, at least one."""
+    """Return ``digits`` bits of a number, least significant digit first; ``None``: as many as needed, at least one."""
     digits = max(number.bit_length(), 1) if digits is None else digits
     stored = np.frombuffer(number.to_bytes(-(-digits // 8), "little"), dtype=np.uint8)
     return np.unpackbits(stored, bitorder="little")[:digits].astype(np.int64)

@@ -40,7 +40,7 @@ COLUMNS = {
     "score_error": "standard error of the score over test samples, by bootstrap",
     "selected": "JSON of the selected settings and their values; empty without a selection",
     "selected_at_end": "selected settings whose value is the smallest or largest number tried, separated by commas",
-    "generalisation_length": "greatest tested length (in input positions) up to which the scaled score is at least 0.9",
+    "generalisation_length": "largest tested length (in input positions) up to which the scaled score is at least 0.9",
     "steps_to_solve": "step of the first of two evaluations in a row with a scaled validation score of at least 0.99",
     "samples_to_solve": "training samples up to that step",
     "val_score": "headline score on the validation stream",

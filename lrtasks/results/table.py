@@ -370,6 +370,6 @@ def paper_notes(cells: Collection[Row]) -> list[str]:
 
 
 def _range(values: Iterable[float | None]) -> str:
-    """Return the least and the greatest value as text, or one value if the two look equal."""
+    """Return the least and the largest value as text, or one value if the two look equal."""
     found = [value for value in values if value is not None]
     return " – ".join(dict.fromkeys([number(min(found)), number(max(found))] if found else []))

@@ -53,7 +53,7 @@ class Few(Task):
 
 @dataclass(frozen=True)
 class Blot(Task):
-    """A picture of noise with a label map, and metadata of every type."""
+    """An image of noise with a label map, and metadata of every type."""
 
     name: ClassVar[str] = "blot"
     rows: int = parameter(6, "height in pixels")
@@ -80,7 +80,7 @@ class Blot(Task):
 
 @dataclass(frozen=True)
 class Grey(Blot):
-    """A picture whose values are no bytes."""
+    """An image whose values are no bytes."""
 
     name: ClassVar[str] = "grey"
 

@@ -28,8 +28,8 @@ def test_hugging_face_datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     datasets = pytest.importorskip("datasets")
-    signals, pictures, tokens = Shift(16), Blot(), Few(kinds=4096)
-    for task in (signals, pictures, tokens):
+    signals, images, tokens = Shift(16), Blot(), Few(kinds=4096)
+    for task in (signals, images, tokens):
         folder = tmp_path / task.name
         generate(task, str(folder), samples=50, split=(0.6, 0.2, 0.2), shard_size=20, workers=1)
         loaded = datasets.load_dataset(str(folder), cache_dir=str(tmp_path / "cache"))

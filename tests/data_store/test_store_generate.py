@@ -309,7 +309,7 @@ def test_full_disk_leaves_nothing_half(tmp_path: Path, monkeypatch: pytest.Monke
         ({"split": (1.2, -0.1, -0.1)}, "at least 0"),
         ({"split": (float("nan"), 0.5, 0.5)}, "at least 0"),
         ({"format": "parqet"}, "unknown format 'parqet'; did you mean 'parquet'"),
-        ({"format": "png"}, "format png is for tasks of pictures"),
+        ({"format": "png"}, "format png is for image tasks"),
         ({"format": "tsv"}, "format tsv is for tasks of tokens"),
         ({"workers": 0}, "workers must be 'auto' or a whole number in 1..1024"),
         ({"seed": -1}, "seed must be"),

@@ -349,7 +349,7 @@ def test_png_files_and_their_index(tmp_path: Path) -> None:
     (tmp_path / row["mask"]).write_bytes(b"")
     assert verify(str(tmp_path)) == [f"{row['mask']} was changed: its SHA-256 is not the manifest's"]
     (tmp_path / "val" / "index.csv").unlink()
-    assert verify(str(tmp_path)) == ["val/index.csv is missing"], "and nothing about the pictures that it lists"
+    assert verify(str(tmp_path)) == ["val/index.csv is missing"], "and nothing about the images that it lists"
 
 
 def test_an_index_that_names_files_outside_is_refused(tmp_path: Path) -> None:
@@ -420,22 +420,26 @@ def test_a_row_group_of_pictures_is_about_a_quarter_of_a_mebibyte() -> None:
 
 def test_samples_without_labels_are_refused(tmp_path: Path) -> None:
     class Rare(Few):
-        """A label in about a hundred samples."""
+        """A label in a share of the samples."""
+
+        share = 0.01
 
         def sample(self, rng: np.random.Generator) -> Any:
             drawn = super().sample(rng)
-            return drawn._replace(y=np.where(rng.random() < 0.01, drawn.y, -100))
+            return drawn._replace(y=np.where(rng.random() < self.share, drawn.y, -100))
+
+    class Never(Rare):
+        share = 0.0
 
     assert layout(Rare())
-    task = lrtasks.make("variable-tracking", statements=2)
-    with pytest.raises(lrtasks.UsageError, match="variable-tracking: the first 1,000 samples have no label"):
-        generate(task, str(tmp_path / "data"), samples=50, workers=1)
+    with pytest.raises(lrtasks.UsageError, match="the first 1,000 samples have no label"):
+        generate(Never(), str(tmp_path / "data"), samples=50, workers=1)
     assert list(tmp_path.iterdir()) == []
 
 
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(2, 200), st.integers(0, 2**32))
 @settings(max_examples=30)
-def test_pictures_are_lossless(rows: int, columns: int, classes: int, seed: int) -> None:
+def test_images_are_lossless(rows: int, columns: int, classes: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     labels = rng.integers(-1, classes, (rows, columns))
     labels[labels < 0] = -100

@@ -59,7 +59,7 @@ PARAMETERS: list[tuple[str, dict[str, Any], str]] = [
     ("chomsky", {"lengths": (5, 4)}, "lengths must be a minimum and a maximum in this order"),
     ("chomsky", {"law": "xlstm", "language": "odds-first"}, "law 'xlstm' has parity-check, .*, found odds-first"),
     ("chomsky", {"law": "xlstm", "lengths": (2, 40)}, "with law 'xlstm' must be at least 3"),
-    ("chomsky", {"law": "xlstm", "lengths": (3, 3)}, "the greatest 4 for modular-arithmetic"),
+    ("chomsky", {"law": "xlstm", "lengths": (3, 3)}, "the largest 4 for modular-arithmetic"),
     ("mqar", {"length": 65}, "length must be even, found 65"),
     ("mqar", {"vocab": 255}, "vocab must be even, found 255"),
     ("mqar", {"length": 64, "pairs": 17}, r"pairs must be at most length / 4 \(16\), found 17"),

@@ -37,7 +37,7 @@ def test_the_differences_of_a_task_go_into_a_paired_test() -> None:
     assert (content["seeds"], content["a"], content["b"]) == ([0, 1, 2], list(A), list(B))
     expected = stats.ttest_rel(A, B)
     assert content["difference"] == pytest.approx(0.4 / 3)
-    # of three pairs the bootstrap's interval reaches from the least difference to the greatest
+    # of three pairs the bootstrap's interval reaches from the least difference to the largest
     assert (content["difference_low"], content["difference_high"]) == pytest.approx((0.05, 0.2))
     assert content["p"] == content["p_holm"] == pytest.approx(expected.pvalue)
     line = ["shift", "r2", "0.883", "0.750", "+0.133", "+0.050 to +0.200", "3", "0.094", "0.094"]

@@ -208,13 +208,13 @@ def test_a_length_without_a_score_makes_no_panel(score: float | None) -> None:
         drawn("length", records)
 
 
-@pytest.mark.parametrize("greatest", [0.0344, 0.0545, 0.1, 1.0])
-def test_labels_of_costs_do_not_overlap(greatest: float) -> None:
+@pytest.mark.parametrize("largest", [0.0344, 0.0545, 0.1, 1.0])
+def test_labels_of_costs_do_not_overlap(largest: float) -> None:
     """Four panels side by side are the narrowest."""
     records = [
         made(task=task, model=model, cost=COST | {"seconds_per_step": seconds})
         for task in ("shift", "mips", "cumsum", "recall")
-        for model, seconds in (("dlr", 0.0342), ("lstm", greatest))
+        for model, seconds in (("dlr", 0.0342), ("lstm", largest))
     ]
     figure = drawn("scatter", records)
     figure.draw_without_rendering()

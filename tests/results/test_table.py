@@ -46,7 +46,7 @@ def test_a_cell_of_several_seeds_is_the_median_and_how_many_solved_the_task() ->
     assert table.scores().lines[0][3] == "0.970 (2/3)"
     (row,) = table.rows()
     assert (row["median"], row["solved"]) == (0.97, 2)
-    # of three seeds the bootstrap's interval reaches from the least to the greatest
+    # of three seeds the bootstrap's interval reaches from the least to the largest
     assert (row["median_low"], row["median_high"]) == (0.25, 0.99)
     lost = tabled([made(seed=0, score=0.97), made(seed=1, score=None, status="diverged", cost={})])
     assert lost.scores().lines[0][3] == "0.970 (1/2, 1 diverged)"

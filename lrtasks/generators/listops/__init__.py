@@ -103,7 +103,7 @@ class Operators(NamedTuple):
         close: position of the node's closing bracket.
         kind: index into :data:`OPERATORS`.
         length: number of tokens of the sub-expression, including brackets.
-        height: 1 for an operator whose arguments are all digits, otherwise 1 + the greatest height among them.
+        height: 1 for an operator whose arguments are all digits, otherwise 1 + the largest height among them.
         value: value of the sub-expression, 0..9.
     """
 
@@ -161,7 +161,7 @@ class Limits(NamedTuple):
         min_length: bound that the number of tokens must exceed (exclusive), at least 1.
         max_length: bound that the number of tokens must stay below (exclusive).
         max_depth: depth of the deepest nodes, the root having depth 1; at that depth every node is a digit.
-        max_args: greatest number of arguments of an operator (the least is 2).
+        max_args: largest number of arguments of an operator (the least is 2).
     """
 
     min_length: int

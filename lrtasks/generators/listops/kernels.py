@@ -207,7 +207,7 @@ def _value(kind: int, counts: np.ndarray) -> int:
         total += value * counts[value]
     if kind == 3:
         return total % 10
-    # places of the wanted arguments in sorted order: the least, the greatest, or the two in the middle
+    # places of the wanted arguments in sorted order: the least, the largest, or the two in the middle
     low, high = (0, 0) if kind == 0 else (number - 1, number - 1) if kind == 1 else ((number - 1) // 2, number // 2)
     middle, seen = 0, 0
     for value in range(10):

@@ -54,7 +54,7 @@ def kit(settings: Settings, margin: int) -> Kit:
     # first dashes are drawn forwards from their tail, all others backwards from their head
     ink, cover = _patches(settings, margin, degrees + [_opposite(angle) for angle in angles[DEGREES:]])
     reach = dilated(np.pad(cover, ((0, 0), (margin, margin), (margin, margin))), margin)
-    # greatest distance of a look-up from the image: by a dilated patch, or by a candidate around an outside pivot
+    # largest distance of a look-up from the image: by a dilated patch, or by a candidate around an outside pivot
     pad = reach.shape[1] // 2 + margin + 4
     stride = settings.res + 2 * pad
     hard = _hard(cover)

@@ -87,7 +87,7 @@ class Chomsky(TokenTask):
             if self.language not in XLSTM:
                 self.refuse(f"law 'xlstm' has {', '.join(XLSTM)}, found {self.language}")
             if self.lengths[0] < 3 or (self.language == "modular-arithmetic" and self.lengths[1] < 4):
-                least = "at least 3, the greatest 4 for modular-arithmetic"
+                least = "at least 3, the largest 4 for modular-arithmetic"
                 self.refuse(f"lengths of {self.language} with law 'xlstm' must be {least}, found {list(self.lengths)}")
 
     @functools.cached_property

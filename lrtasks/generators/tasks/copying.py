@@ -182,7 +182,7 @@ class Copying(TokenTask):
         return string, key, int(head)
 
     def tests(self) -> dict[str, Task]:
-        """Return tests with strings of exactly 2, 4 and 8 times the greatest length."""
+        """Return tests with strings of exactly 2, 4 and 8 times the largest length."""
         return self.further({f"{n}x": {"string": (n * self.string[1],) * 2} for n in (2, 4, 8)})
 
     def baselines(self) -> dict[str, Baseline]:

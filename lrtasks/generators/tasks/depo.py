@@ -22,7 +22,7 @@ PAD = 0
 class Depo(TokenTask):
     """Read the edges of a cycle in random order; give the node that comes k steps after a given node.
 
-    Let n be the number of nodes v_0, ..., v_(n-1), N the greatest of ``nodes``, K = ``hops`` and (V, a, b) = ``words``.
+    Let n be the number of nodes v_0, ..., v_(n-1), N the largest of ``nodes``, K = ``hops`` and (V, a, b) = ``words``.
     A node's name is a word of a..b tokens. Its size is uniform, and its tokens are uniform over 1..V; V is added to the
     last token. All names of a sample differ. Tokens: 0 is padding, 1..2V are tokens of words, 2V + k is "k steps" for
     k = 1..K, then come ANSWER and BEGIN.

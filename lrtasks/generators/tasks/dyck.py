@@ -33,7 +33,7 @@ class Dyck(TokenTask):
     """Say which kind of bracket closes next.
 
     A sample is a string of brackets of K = ``kinds`` kinds; at most ``depth`` brackets are open at once. At depth 0 the
-    next bracket opens, and at the greatest depth it closes. At other depths it does the same as the bracket before
+    next bracket opens, and at the largest depth it closes. At other depths it does the same as the bracket before
     (opens or closes) with probability ``stay``. The kind of an opening bracket is uniform. The string is cut at
     ``length``, so brackets may stay open.
 
@@ -219,11 +219,11 @@ class Dyck(TokenTask):
 @functools.lru_cache(maxsize=64)
 def _share_within(lengths: tuple[int, int], most: int, stay: float) -> float:
     """Return the share of strings with at most ``lengths[1]`` tokens among those with at least ``lengths[0]``."""
-    least, greatest = lengths
+    least, largest = lengths
     opened, closed = np.zeros((2, most + 1))  # probability of each depth after an opening or a closing bracket
     opened[1] = 1.0
     ended = 0.0
-    for length in range(2, greatest + 1):
+    for length in range(2, largest + 1):
         up = opened * stay + closed * (1 - stay)
         up[0], up[most] = closed[0], 0.0
         down = opened + closed - up

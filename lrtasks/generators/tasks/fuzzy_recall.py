@@ -80,7 +80,7 @@ class FuzzyRecall(UniformTask):
 
     @property
     def pair(self) -> int:
-        """Greatest number of tokens of a pair."""
+        """Largest number of tokens of a pair."""
         return self.key_tokens + self.value_tokens
 
     @property

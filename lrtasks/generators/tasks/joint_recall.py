@@ -93,7 +93,7 @@ class JointRecall(UniformTask):
         row = np.arange(rows)[:, None]
         parts = []
         for _ in range(2):
-            # orders of the greatest numbers; contexts and keys that the sample lacks come last
+            # orders of the largest numbers; contexts and keys that the sample lacks come last
             c = np.argsort(u.take(contexts) + (np.arange(contexts) >= count_c), axis=1)
             noise = u.take(contexts * keys).reshape(rows, contexts, keys)
             k = np.argsort(noise + (np.arange(keys) >= count_k)[:, None], axis=2)

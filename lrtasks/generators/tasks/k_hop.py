@@ -23,7 +23,7 @@ class KHop(UniformTask):
     The first token is the hop count: token h stands for k = ``hops[0]`` + h. The other tokens are letters. There are
     A = ``letters`` letters, numbered from the token after the last hop count. Each letter of a sample is uniform among
     the letters that differ from the letter before. Let s be the letters of a sample. Then hop(i) = j + 1, where j is
-    the greatest index below i with s[j] = s[i]; the answer at i is s[hop^k(i)]. k is uniform over ``hops``, or over
+    the largest index below i with s[j] = s[i]; the answer at i is s[hop^k(i)]. k is uniform over ``hops``, or over
     ``asked`` if given.
 
     ``law="sanford"``: classes 0..A-1 are the letters, class A is "none" (a hop does not exist), and class A + 1 is

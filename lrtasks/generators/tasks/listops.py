@@ -32,7 +32,7 @@ class ListOps(Task):
     the depth limit is an operator with probability 1/4; all other choices are uniform. Only expressions within the
     length limits are kept. Tokens: 0..9 are the digits, 10..13 ``[MIN`` ``[MAX`` ``[MED`` ``[SM``, 14 ``]``, 15 padding
     (on the right, to a multiple of 64). The further tests have longer expressions with the same limit on arguments.
-    They are deeper only if their length needs it; the least length grows with the greatest. Sources: Nangia and
+    They are deeper only if their length needs it; the least length grows with the largest. Sources: Nangia and
     Bowman, "ListOps: A Diagnostic Dataset for Latent Tree Learning" (arXiv:1804.06028); Tay et al., "Long Range Arena"
     (arXiv:2011.04006), section 2.2.1; DLR paper (arXiv:2212.00768), section 3.2 (a label for every sub-expression, and
     the setting ``paper``).

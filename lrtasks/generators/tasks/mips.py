@@ -14,7 +14,7 @@ MIPS_BLOCK = 2**17
 """Number of inner products that ``mips`` holds at once: this many float64 values fit into the cache of one core."""
 
 MIPS_LONGEST = 2**17
-"""Greatest length of ``mips``, which compares all pairs of positions: a sample then takes several seconds."""
+"""Largest length of ``mips``, which compares all pairs of positions: a sample then takes several seconds."""
 
 
 @registry.register("mips")

@@ -36,7 +36,7 @@ def test_each_closing_is_labelled_with_its_kind(close: str) -> None:
 
 
 def test_the_law_of_actions() -> None:
-    """Open at depth 0, close at the greatest depth, else stay with the last action."""
+    """Open at depth 0, close at the largest depth, else stay with the last action."""
     stay, most = 0.7, 4
     x = Dyck(kinds=2, depth=most, length=200, stay=stay, close="generic").batch(range(100)).x
     opens = x < 2
