@@ -20,7 +20,7 @@ class Diary:
         self.lines: dict[int, str] = {}
         self._on_start = on_start
 
-    def carry_out(self, backend: Backend, jobs: Sequence[Job]) -> None:
+    def execute(self, backend: Backend, jobs: Sequence[Job]) -> None:
         with closing(backend.run(jobs)) as events:
             for number, event in events:
                 if isinstance(event, Began):

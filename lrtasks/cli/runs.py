@@ -88,7 +88,7 @@ def evaluate(
         for name in (name for name, value in beside.items() if value):
             raise UsageError(f"{name} cannot be combined with --select")
         wanted = suite_from_options(context, {"models": model, "tasks": task, "preset": preset, "seeds": seeds}, given)
-        return carry_out(wanted, out=out, select=select, as_json=as_json, dry_run=dry_run, **how)
+        return execute(wanted, out=out, select=select, as_json=as_json, dry_run=dry_run, **how)
 
     from lrtasks.evaluation.run import run
     from lrtasks.run_config import RunConfig
@@ -138,7 +138,7 @@ def suite_from_options(context: Context, chosen: dict[str, Any], given: dict[str
     return make_suite(chosen, given, options=options.option_names(context))
 
 
-def carry_out(
+def execute(
     wanted: Suite,
     *,
     out: Path,

@@ -52,7 +52,7 @@ def how_options(
     trackers: runs.Trackers = None,
     as_json: options.AsJson = False,
 ) -> dict[str, Any]:
-    """Read the options of ``suite`` and ``sweep``: return the settings ``given`` and arguments of :func:`carry_out`."""
+    """Read the options of ``suite`` and ``sweep``: return the settings ``given`` and arguments of :func:`execute`."""
     how = dict(locals())
     from lrtasks.evaluation.trackers import tracker_names
 
@@ -100,7 +100,7 @@ def suite(
         wanted = runs.suite_from_options(context, chosen, given)
     if how["time_limit"] is None:
         how["time_limit"] = wanted.time_limit
-    return runs.carry_out(wanted, **how)
+    return runs.execute(wanted, **how)
 
 
 @with_how
@@ -138,7 +138,7 @@ def sweep(
         for name in (name for name in wanted.varied if name not in selected):
             runs.print_solved(name, configs, records, solved)
 
-    return runs.carry_out(wanted, show=None if how["as_json"] else show, **how)
+    return runs.execute(wanted, show=None if how["as_json"] else show, **how)
 
 
 @runs.budget_options
@@ -211,4 +211,4 @@ def profile(
 
     how: dict[str, Any] = {"out": folder, "as_json": as_json, "dry_run": dry_run, "device": device}
     select = "val" if wanted.varied else None
-    return runs.carry_out(wanted, select=select, backend=place, time_limit=time_limit, show=show, **how)
+    return runs.execute(wanted, select=select, backend=place, time_limit=time_limit, show=show, **how)

@@ -138,7 +138,7 @@ def run(
                 # another process may have finished the run after the check above and before the lock
                 record = None if overwrite else _finished(fabric, folder, digest)
                 if record is None:
-                    return _Run(fabric, config, digest, streams, further, folder, tracked, quiet).carry_out(overwrite)
+                    return _Run(fabric, config, digest, streams, further, folder, tracked, quiet).execute(overwrite)
         if fabric.is_global_zero:
             # a run that was killed right after its last record was written leaves its checkpoint
             if (folder / LOCK).exists() or (folder / loop.CHECKPOINT).exists():
@@ -248,7 +248,7 @@ class _Run:
     def writes(self) -> bool:
         return self.fabric.is_global_zero
 
-    def carry_out(self, overwrite: bool) -> RunRecord:
+    def execute(self, overwrite: bool) -> RunRecord:
         """Train and test; keep the record on disk correct at every moment."""
         # a record that is overwritten stays until the first evaluation
         self.replaces = overwrite and (self.folder / FILE).exists()

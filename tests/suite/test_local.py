@@ -68,7 +68,7 @@ def test_each_job_ends_once_with_its_reason(tmp_path: Path) -> None:
     limits = [None, None, 0.05]
     jobs = [Job(word, tmp_path / str(n), limit) for n, (word, limit) in enumerate(zip(words, limits, strict=True))]
     diary = Diary()
-    diary.carry_out(Local(jobs=2), jobs)
+    diary.execute(Local(jobs=2), jobs)
     assert sorted(diary.begun) == [0, 1, 2]
     assert diary.lines == {0: "fine", 1: "refused: Missing option '--model'.", 2: "stopped at its time limit of 0.05 s"}
     assert [job.folder.joinpath("log.txt").exists() for job in jobs] == [False, False, True]
@@ -89,7 +89,7 @@ def test_what_goes_wrong_here_stops_all_jobs(tmp_path: Path) -> None:
 
     diary = Diary(started)
     with pytest.raises(OSError, match="no space left"):
-        diary.carry_out(Local(jobs=2), [Job(("list",), tmp_path / str(number)) for number in range(40)])
+        diary.execute(Local(jobs=2), [Job(("list",), tmp_path / str(number)) for number in range(40)])
     assert len(diary.begun) < 10
 
 

@@ -100,7 +100,7 @@ def test_a_run_goes_on_when_its_worker_and_then_its_machine_are_killed(
 
     killer = threading.Thread(target=disturb, daemon=True)
     killer.start()
-    diary.carry_out(Ray(address=place.address), [paused.job(out, folder)])
+    diary.execute(Ray(address=place.address), [paused.job(out, folder)])
     killer.join()
     assert diary.begun == [0, 0, 0]
     # two after 25 steps, and two more after the 25 that follow the checkpoint at 20
@@ -120,7 +120,7 @@ def test_a_run_whose_worker_is_lost_again_and_again_is_given_up(place: Place, tm
         paused.wait_for(lambda: run not in dict(running(tmp_path)))
 
     diary, job = Diary(kill), paused.job(tmp_path, tmp_path / "shift" / "run", steps=200)
-    diary.carry_out(Ray(address=place.address), [job])
+    diary.execute(Ray(address=place.address), [job])
     assert diary.begun == [0] * ray_cluster.TRIES
     assert diary.lines[0].startswith("its Ray worker was lost 3 times; the last error: The worker died")
     assert running(tmp_path) == []
@@ -135,7 +135,7 @@ def test_interrupting_the_suite_stops_its_runs(place: Place, tmp_path: Path) -> 
     diary = Diary(interrupt)
     jobs = [paused.job(tmp_path, tmp_path / "shift" / str(seed), seed=seed) for seed in range(2)]
     with pytest.raises(KeyboardInterrupt):
-        diary.carry_out(Ray(address=place.address), jobs)
+        diary.execute(Ray(address=place.address), jobs)
     paused.wait_for(lambda: not running(tmp_path))
     assert diary.lines == {}
 
@@ -147,7 +147,7 @@ def test_a_run_that_fails_or_hangs_stops_no_other_through_a_client(place: Place,
         Job(("list",), tmp_path / "fine", 60),
     ]
     diary = Diary()
-    diary.carry_out(Ray(address=place.client), jobs)
+    diary.execute(Ray(address=place.client), jobs)
     assert sorted(diary.begun) == [0, 1, 2]
     assert diary.lines[0].startswith("refused: unknown task or model 'shfit'; did you mean 'shift'?")
     assert diary.lines[1] == "stopped at its time limit of 0.5 s"
@@ -216,7 +216,7 @@ def test_more_than_any_node_has_is_refused(place: Place, tmp_path: Path, cpus: i
     diary = Diary()
     with pytest.raises(UsageError, match=message):
         job = Job(("list",), tmp_path / "fine")
-        diary.carry_out(Ray(place.address, cpus, gpus), [job])
+        diary.execute(Ray(place.address, cpus, gpus), [job])
     assert diary.begun == []
 
 
@@ -233,7 +233,7 @@ def test_an_address_that_does_not_answer_is_one_line(tmp_path: Path, monkeypatch
         }
         for address, message in messages.items():
             with pytest.raises(UsageError, match=message) as caught:
-                Diary().carry_out(Ray(address), [Job(("list",), tmp_path / "fine")])
+                Diary().execute(Ray(address), [Job(("list",), tmp_path / "fine")])
             assert "\n" not in str(caught.value)
     assert not list(tmp_path.iterdir())
 
@@ -241,4 +241,4 @@ def test_an_address_that_does_not_answer_is_one_line(tmp_path: Path, monkeypatch
 def test_ray_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UsageError, match=r"pip install 'lrtasks\[ray\]'"):
-        Diary().carry_out(Ray(), [Job(("list",), Path())])
+        Diary().execute(Ray(), [Job(("list",), Path())])

@@ -55,7 +55,7 @@ def test_a_run_that_is_preempted_goes_on_and_others_may_fail(tmp_path: Path, mon
         paused.job(tmp_path / "slow", tmp_path / "slow" / "shift" / "slow", time_limit=0.5),
     ]
     diary = Diary(preempt)
-    diary.carry_out(Slurm(jobs=2, slurm=("cluster=local",)), jobs)
+    diary.execute(Slurm(jobs=2, slurm=("cluster=local",)), jobs)
     assert sorted(diary.begun) == [0, 1, 2]
     # two after 25 steps, and two more after the 25 that follow the checkpoint at 20
     assert points == [2, 4]
@@ -83,7 +83,7 @@ def test_interrupting_the_suite_cancels_its_jobs(tmp_path: Path, monkeypatch: py
     diary = Diary(interrupt)
     with pytest.raises(KeyboardInterrupt):
         job = paused.job(tmp_path, tmp_path / "shift" / "run")
-        diary.carry_out(Slurm(slurm=("cluster=local",)), [job])
+        diary.execute(Slurm(slurm=("cluster=local",)), [job])
     paused.wait_for(lambda: not paused.processes(f"--out {tmp_path}"))
     assert diary.lines == {}
 
@@ -153,7 +153,7 @@ def test_array_jobs_are_written_and_submitted(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(slurm, "LARGEST_ARRAY", 2)
     jobs = [Job(("list",), tmp_path / "out" / "task" / str(number), 90) for number in range(4)]
     diary = Diary()
-    diary.carry_out(Slurm(jobs=1, cpus=3, gpus=1, slurm=("partition=long",)), jobs)
+    diary.execute(Slurm(jobs=1, cpus=3, gpus=1, slurm=("partition=long",)), jobs)
     assert sorted(diary.begun) == [0, 1, 2, 3]
     assert set(diary.lines.values()) == {"fine"}
     lines = (tmp_path / "submitted").read_text().splitlines()
@@ -207,7 +207,7 @@ def test_the_states_that_slurm_names(
     (tmp_path / "bin" / "sbatch").write_text(sbatch.format(python=sys.executable, begin=begin))
     (tmp_path / "bin" / "sacct").write_text(ANSWERS.format(python=sys.executable, answers=answers))
     diary = Diary()
-    diary.carry_out(Slurm(), [Job(("list",), tmp_path / "out" / "task" / str(number), 90) for number in range(2)])
+    diary.execute(Slurm(), [Job(("list",), tmp_path / "out" / "task" / str(number), 90) for number in range(2)])
     for number, ending in enumerate(endings):
         wanted = ending if runs else f"the Slurm job 7_{number} ended without a result, in the state {ending}; "
         assert diary.lines[number].startswith(wanted)
@@ -228,7 +228,7 @@ def test_without_accounting_a_job_ends_when_it_leaves_the_queue(
         (tmp_path / "bin" / name).write_text(text)
         (tmp_path / "bin" / name).chmod(0o755)
     diary = Diary()
-    diary.carry_out(Slurm(), [Job(("list",), tmp_path / "out" / "task" / str(number), 90) for number in range(2)])
+    diary.execute(Slurm(), [Job(("list",), tmp_path / "out" / "task" / str(number), 90) for number in range(2)])
     for number in range(2):
         assert diary.lines[number].startswith(
             f"the Slurm job 7_{number} ended without a result, in the state UNKNOWN; "
@@ -254,7 +254,7 @@ def test_mistakes_are_one_line(
     diary = Diary()
     jobs = [Job(("list",), tmp_path / "out" / "task" / str(number), time_limit) for number in range(2)]
     with pytest.raises(UsageError, match=message) as caught:
-        diary.carry_out(Slurm(slurm=parameters), jobs)
+        diary.execute(Slurm(slurm=parameters), jobs)
     assert "\n" not in str(caught.value)
     assert diary.begun == []
     assert (tmp_path / "out").exists() == ("did not take" in message)  # submitit keeps the script that Slurm refused
@@ -265,8 +265,8 @@ def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     jobs = [Job(("list",), tmp_path / "out" / "task" / "fine", 60)]
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UsageError, match="there is no srun on this machine"):
-        Diary().carry_out(Slurm(), jobs)
+        Diary().execute(Slurm(), jobs)
     monkeypatch.setitem(sys.modules, "submitit", None)
     with pytest.raises(UsageError, match=r"pip install 'lrtasks\[slurm\]'"):
-        Diary().carry_out(Slurm(), jobs)
+        Diary().execute(Slurm(), jobs)
     assert not (tmp_path / "out").exists()

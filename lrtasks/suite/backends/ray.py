@@ -47,7 +47,7 @@ class _Tasks(Remote):
     def __init__(self, ray: Any, backend: Ray, jobs: Sequence[Job]) -> None:
         super().__init__(jobs)
         self._ray, self._backend = ray, backend
-        self._task = ray.remote(num_cpus=backend.cpus, num_gpus=backend.gpus, max_retries=0)(_carry_out)
+        self._task = ray.remote(num_cpus=backend.cpus, num_gpus=backend.gpus, max_retries=0)(_execute)
         self._board = ray.remote(num_cpus=0, max_restarts=-1)(_Board).remote()
         self._tries: Counter[int] = Counter()
 
@@ -102,6 +102,6 @@ class _Board:
         return self._begun
 
 
-def _carry_out(job: Job, cpus: int, sees_gpus: bool, board: Any, number: int, times: int) -> Report:
+def _execute(job: Job, cpus: int, sees_gpus: bool, board: Any, number: int, times: int) -> Report:
     board.note.remote(number, times)
     return run_there(job, threads=cpus, environment=None if sees_gpus else {"CUDA_VISIBLE_DEVICES": ""})
