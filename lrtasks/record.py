@@ -202,7 +202,7 @@ def split_selected(settings: Mapping[str, Any], names: Collection[str]) -> tuple
     return values, others
 
 
-def read_record(path: Path) -> RunRecord:
+def read_record(path: str | Path) -> RunRecord:
     """Read the record file ``path``, or ``record.json`` in the folder ``path``.
 
     A number that is not finite, or larger than :data:`MAX_NUMBER`, is read as ``None``.
@@ -210,7 +210,8 @@ def read_record(path: Path) -> RunRecord:
     Raises:
         UsageError: if the file is missing, not a regular file, too large, damaged or of an unknown schema.
     """
-    file = path / FILE if path.is_dir() else path
+    file = Path(path)
+    file = file / FILE if file.is_dir() else file
     content = _load(file)
     if not isinstance(content, dict):
         raise UsageError(f"{file} is not a run record")

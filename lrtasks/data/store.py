@@ -57,7 +57,7 @@ class Store:
         except Exception as error:  # each protocol raises its own types of errors
             hint = "; install lrtasks[s3]" if self.address.startswith("s3:") else ""
             raise UsageError(f"cannot use {self.address}: {error}{hint}") from error
-        if self.address.startswith("file:"):
+        if self.address.startswith(("file:", "local:")):
             self.root = Path(self._prefix)
 
     @property

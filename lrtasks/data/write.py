@@ -316,10 +316,13 @@ def split_counts(samples: int, split: Sequence[float]) -> dict[str, int]:
     Raises:
         UsageError: if the fractions are not three numbers of at least 0 that add up to 1, or there are too few samples.
     """
-    fractions = [float(fraction) for fraction in split]
+    rule = "three fractions of at least 0 that add up to 1 (train,val,test)"
+    try:
+        fractions = [float(fraction) for fraction in split]
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"split takes {rule}, found {split!r}") from error
     listed = ",".join(f"{fraction:g}" for fraction in fractions)
     if len(fractions) != len(SPLITS) or min(fractions) < 0 or not abs(sum(fractions) - 1) <= 1e-6:
-        rule = "three fractions of at least 0 that add up to 1 (train,val,test)"
         raise UsageError(f"split takes {rule}, found {listed!r}")
     counts = [max(round(samples * fraction), int(fraction > 0)) for fraction in fractions]
     largest = fractions.index(max(fractions))

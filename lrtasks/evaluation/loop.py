@@ -98,7 +98,13 @@ def train(
     selects = type(model) is Backbone and task.target.kind == "token" and not task.target.pooled
     if budget.checkpoint_blocks:
         recompute_blocks(model)
-    wrapped, optimiser = fabric.setup(model, make_optimiser(model, budget))
+    try:
+        wrapped, optimiser = fabric.setup(model, make_optimiser(model, budget))
+    except RuntimeError as error:
+        if "torch.compile" not in str(error):
+            raise
+        must = "import lightning_fabric before torch.compile, or pass the model itself"
+        raise UsageError(f"the model was compiled in an unknown way: {must}") from error
     state = _resume(folder / CHECKPOINT, model, optimiser, budget, digest)
     report(state)
     last = state.step if _solved(state, config, floor) else budget.steps
@@ -233,7 +239,9 @@ def check_output(output: Any, x: Tensor, task: Task, *, target: Spec | None = No
         mode = "training" if training else "evaluation"
         raise UsageError(f"output of forward in {mode} {problem} (task {task.name})")
     if training and not output.requires_grad:
-        raise UsageError("forward returned an output without a gradient: it was detached, or no weight is trained")
+        why = "it was detached, or no weight is trained"
+        why = why if torch.is_grad_enabled() else "gradients are off (torch.no_grad or torch.inference_mode)"
+        raise UsageError(f"forward returned an output without a gradient: {why}")
 
 
 def _check_unchanged(model: nn.Module, batch: Loaded, state: dict[str, Tensor], x: Tensor) -> None:

@@ -165,7 +165,7 @@ def load_model(
     If the run is of your own model or task, this imports the file that the record names. Load only runs that you trust.
 
     Args:
-        folder: the run's folder, with ``record.json`` and ``weights.pt``.
+        folder: the run's folder, with ``record.json`` and ``weights.pt``; or the path of its ``record.json``.
         length: build the model for this sequence length instead of the trained length, if the model supports it.
         trained: load the trained weights; otherwise the model has its weights from before training.
         model: the class, function or module, if the run was started with a Python object, or if its file was moved.
@@ -180,6 +180,7 @@ def load_model(
         raise UsageError(f"load_model takes the folder of a run, found {folder!r}")
     folder = Path(folder)
     record = read_record(folder)
+    folder = folder.parent if folder.is_file() else folder
     if trained and not (folder / loop.WEIGHTS).exists():
         raise UsageError(f"{folder} has no {loop.WEIGHTS}; the status of the run is {record.status}")
     try:

@@ -42,6 +42,7 @@ class Scorer:
             raise UsageError(
                 f"a prediction must have the shape of batch.y, {batch.y.shape}, found {np.shape(prediction)}"
             )
+        prediction = np.asarray(prediction)  # a list, or an array of JAX or PyTorch
         if not np.isfinite(prediction).all():
             raise UsageError(f"a prediction must be finite, found {prediction[~np.isfinite(prediction)][0]}")
         sums = self._metric.sums(prediction, batch)
@@ -62,8 +63,11 @@ class Scorer:
         """Return all scores of the added batches: pooled scores, means over batches or samples, and derived scores.
 
         Raises:
-            UsageError: if there is no score, because no position is labelled or all targets are equal.
+            UsageError: if there is no score, because there was no batch, no position is labelled or all targets are
+                equal.
         """
+        if not self._sums:
+            raise UsageError(f"{self._task.name}: no batch was added, so there is no score")
         pooled = self._metric.value(self._total)
         if math.isnan(pooled[self._metric.name]):
             what = "no position is labelled"
@@ -88,13 +92,13 @@ class Scorer:
     def error(self) -> float | None:
         """Return the bootstrap standard error of the headline score over samples, or ``None`` if it is not finite.
 
-        A single sample has no standard error.
+        Fewer than two samples have no standard error.
 
         The same samples always give the same result, because the resampling has a fixed seed.
         """
-        sums, rng = np.concatenate(self._sums), np.random.default_rng(0)
-        if len(sums) < 2:
+        if sum(map(len, self._sums)) < 2:
             return None
+        sums, rng = np.concatenate(self._sums), np.random.default_rng(0)
         drawn = (sums[rng.integers(len(sums), size=len(sums))].sum(axis=0) for _ in range(RESAMPLES))
         spread = float(np.std([self._metric.value(total)[self._metric.name] for total in drawn]))
         return spread if math.isfinite(spread) else None

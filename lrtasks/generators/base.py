@@ -133,8 +133,9 @@ class Task(Config):
         require_whole("batch_size", batch_size, 1, MAX_SEED)
         require_whole("start", start, 0, MAX_SEED)
         self.key(seed, split)  # raise an error now, not at the first batch
-        first = (step * batch_size for step in itertools.count(start))
-        return (self.batch(range(index, index + batch_size), seed, split) for index in first)
+        size = int(batch_size)  # a whole number of eight bits would overflow
+        first = (step * size for step in itertools.count(int(start)))
+        return (self.batch(range(index, index + size), seed, split) for index in first)
 
     def torch_dataset(
         self, split: Split = "train", *, samples: int | None = None, seed: int = 0, batch_size: int | None = None

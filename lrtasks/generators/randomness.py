@@ -64,4 +64,4 @@ def epoch_order(samples: int, seed: int, epoch: int) -> np.ndarray:
     for name, value in (("samples", samples), ("seed", seed), ("epoch", epoch)):
         require_whole(name, value, 0, 2**63 - 1)
     key = derive_key(purpose="epoch order", seed=int(seed), samples=int(samples))
-    return generator(key, epoch).permutation(samples)
+    return generator(key, epoch).permutation(int(samples))

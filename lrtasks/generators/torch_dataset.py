@@ -34,7 +34,7 @@ class TaskSamples(Dataset[Item]):
         for index in indices:
             if not 0 <= index < self.samples:
                 raise IndexError(f"sample {index} of {self.samples}")
-        batch = self.task.batch([int(index) for index in indices], self.seed, self.split)
+        batch = self.task.batch(indices, self.seed, self.split)
         return list(zip(*_tensors(batch), strict=True))
 
 
@@ -58,7 +58,7 @@ class TaskStream(IterableDataset[Item]):
         rank, ranks = _place() or self.place or (0, 1)
         worker = get_worker_info()
         first, every = (0, 1) if worker is None else (worker.id, worker.num_workers)
-        size = self.batch_size or 1
+        size = int(self.batch_size or 1)  # a whole number of eight bits would overflow
         for number in itertools.count(rank + first * ranks, every * ranks):
             drawn = _tensors(self.task.batch(range(number * size, (number + 1) * size), self.seed, self.split))
             yield drawn if self.batch_size else tuple(array[0] for array in drawn)

@@ -57,7 +57,7 @@ def scaled_score(score: float, floor: float) -> float:
     >>> scaled_score(0.75, 0.5), scaled_score(1.0, 1.0)
     (0.5, 1.0)
     """
-    return (score - floor) / (1 - floor) if floor < 1 else float(score >= 1)
+    return float(score >= 1) if floor >= 1 else (score - floor) / (1 - floor)
 
 
 METRICS: dict[str, type[Metric]] = {"r2": R2, "accuracy": Accuracy, "macro_f1": MacroF1}

@@ -210,7 +210,9 @@ def make_frame(runs: Sequence[tuple[Path | None, RunRecord]]) -> pd.DataFrame:
         if not rejected or cell_of(record) in plain:
             rows[place] = _row(folder, record)
     names = dict.fromkeys([*COLUMNS, *(name for row in rows.values() for name in row)])
-    made = pd.DataFrame({name: _column([row.get(name) for row in rows.values()]) for name in names})
+    # a run without a further test has no score on it; with None, the column would not hold numbers
+    lacking = {name: math.nan for name in names if name.startswith(("test.", "scaled."))}
+    made = pd.DataFrame({name: _column([row.get(name, lacking.get(name)) for row in rows.values()]) for name in names})
     made.index = pd.Index(list(rows), dtype=int)
     return made[~made.duplicated(OUTCOME)]
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from lrtasks.check import problems_of
 from lrtasks.check.model import check_model
 from lrtasks.errors import UsageError
-from lrtasks.models.base import takes_mask
+from lrtasks.models.base import diagnostics, extra_losses, parameter_options, takes_mask
 from lrtasks.spec import Spec
 
 LONG = Spec("real", 256, 1)
@@ -139,3 +139,31 @@ def test_a_model_without_parameters_is_named() -> None:
             return x[..., :2]
 
     assert problems_of(check_model, Fixed(), input=SIGNAL, target=TARGET) == ["it has no parameters to train"]
+
+
+class Extra(nn.Module):
+    """A model with a loss of its own, an option of a parameter and a diagnostic."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.scale * x
+
+    def extra_losses(self) -> dict[str, torch.Tensor]:
+        return {"one": self.scale}
+
+    def parameter_options(self) -> dict[str, dict[str, float]]:
+        return {"scale": {"lr": 0.5}}
+
+    def diagnostics(self) -> dict[str, float]:
+        return {"scale": 1.0}
+
+
+def test_a_compiled_model_reports_once() -> None:
+    model = torch.compile(Extra(), backend="eager")
+    total = extra_losses(model, torch.device("cpu"))  # type: ignore[arg-type]
+    assert isinstance(total, torch.Tensor) and total.item() == 1
+    assert list(parameter_options(model).values()) == [{"lr": 0.5}]  # type: ignore[arg-type]
+    assert list(diagnostics(model).values()) == [{"scale": 1.0}]  # type: ignore[arg-type]

@@ -308,6 +308,8 @@ def test_full_disk_leaves_nothing_half(tmp_path: Path, monkeypatch: pytest.Monke
         ({"split": (0.9, 0.1)}, "three fractions"),
         ({"split": (1.2, -0.1, -0.1)}, "at least 0"),
         ({"split": (float("nan"), 0.5, 0.5)}, "at least 0"),
+        ({"split": "0.5,0.25,0.25"}, "three fractions of at least 0 that add up to 1 .*, found '0.5,0.25,0.25'"),
+        ({"split": None}, "three fractions .*, found None"),
         ({"format": "parqet"}, "unknown format 'parqet'; did you mean 'parquet'"),
         ({"format": "png"}, "format png is for image tasks"),
         ({"format": "tsv"}, "format tsv is for tasks of tokens"),

@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+import torch
 from fake_tasks import Blot, Few
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -460,7 +461,8 @@ def test_epoch_orders_differ() -> None:
     orders = {epoch_order(50, seed, epoch).tobytes() for seed in range(3) for epoch in range(3)}
     assert len(orders) == 9
     # runs on stored data resume in this order, and their records repeat in it
-    assert epoch_order(np.int64(8), np.int64(3), np.int64(2)).tolist() == [2, 1, 4, 6, 7, 5, 3, 0]
+    for whole in (np.int64, torch.tensor):
+        assert epoch_order(whole(8), whole(3), whole(2)).tolist() == [2, 1, 4, 6, 7, 5, 3, 0]
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,8 @@ def test_a_folder_may_itself_be_a_link(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     (tmp_path / "set").symlink_to(tmp_path / "disk")
     generate(Shift(16), f"file://{tmp_path}/set", samples=20, workers=1)
-    assert len(open_dataset(tmp_path / "set")) == 20
+    assert len(open_dataset(tmp_path / "set")) == len(open_dataset(f"local://{tmp_path}/set")) == 20
+    generate(Shift(16), f"local://{tmp_path}/other", samples=20, workers=1)
 
 
 def test_masks_that_begin_later_are_refused(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from quick_runs import OWN_LENGTHS, run
 from torch import Tensor, nn
 from toys import Net
@@ -18,7 +19,7 @@ from lrtasks.errors import UsageError
 from lrtasks.evaluation.batches import HELD_OUT_SEED, BatchStream, Replay
 from lrtasks.evaluation.further_tests import FurtherTest, note_summary
 from lrtasks.evaluation.loop import steps_to_solve
-from lrtasks.evaluation.scoring import BASELINE_BATCHES, baseline_scores
+from lrtasks.evaluation.scoring import BASELINE_BATCHES, Scorer, baseline_scores
 from lrtasks.metrics import scaled_score
 from lrtasks.record import RunRecord, read_record
 from lrtasks.results.analysis import slice_tables
@@ -49,6 +50,25 @@ def test_lengths_can_be_chosen(tmp_path: Path) -> None:
         run("dlr", tmp_path, lrtasks.make("select-fixed", length=16, marks=2), budget={"test_lengths": 32})
     with pytest.raises(UsageError, match="test_lengths must be at least 1"):
         run("dlr", tmp_path, TASK, budget={"test_lengths": "0"})
+
+
+def test_a_model_has_its_own_specs_again_after_tests_at_other_lengths(tmp_path: Path) -> None:
+    model = lrtasks.models.build("dlr", TASK.input, TASK.target, **SMALL)
+    run(model, tmp_path, TASK, budget={"test_lengths": (8,)})
+    assert (model.input, model.target) == (TASK.input, TASK.target)
+
+
+def test_each_test_has_its_own_standard_error(tmp_path: Path) -> None:
+    module = Net(TASK.input, TASK.target)
+    record = run(module, tmp_path, TASK, budget={"test_lengths": (8,)})
+    expected = {}
+    for name, task, size, count in (("test", TASK, 4, 3), ("8", TASK.at_length(8), 8, 1)):
+        scorer = Scorer(task)
+        for batch in Replay(BatchStream(task, HELD_OUT_SEED, "test", size), count, 0):
+            with torch.no_grad():
+                scorer.update(module(torch.from_numpy(batch.x)).numpy(), batch)
+        expected[name] = scorer.error()
+    assert record.errors == pytest.approx(expected)
 
 
 def test_stored_samples_are_further_tests(tmp_path: Path) -> None:
@@ -108,6 +128,8 @@ def test_the_generalisation_length_ends_at_the_first_length_that_is_not_solved(t
     assert record.steps_to_solve == 4
     stopped = run(CumSum, tmp_path, TASK, budget={"lr": 1e-9, "stop_solved": True})
     assert [point["step"] for point in stopped.curve] == [4, 8]
+    continued = run(CumSum, tmp_path, TASK, budget={"lr": 1e-9, "stop_solved": False})
+    assert [point["step"] for point in continued.curve] == [4, 8, 12]
 
 
 def test_shorter_lengths_alone_give_no_generalisation_length() -> None:
@@ -119,6 +141,26 @@ def test_shorter_lengths_alone_give_no_generalisation_length() -> None:
     note_summary(TASK, further, record, None)
     assert record.generalisation_length is None
     record.scores["test"]["r2"] = 0.9
+    note_summary(TASK, further, record, None)
+    assert record.generalisation_length == 32
+
+
+@pytest.mark.parametrize("order", [(32, 64), (64, 32)])
+def test_a_length_beyond_one_that_is_not_solved_does_not_count(order: tuple[int, int]) -> None:
+    record = RunRecord("", {"metric": "r2"}, {}, "small", {}, 0, {})
+    record.scores = {"test": {"r2": 1.0}, "32": {"r2": 0.89}, "64": {"r2": 1.0}}
+    record.baselines = {"constant": {"r2": 0.0}}
+    record.further_baselines = dict.fromkeys(("32", "64"), record.baselines)
+    note_summary(TASK, {str(length): FurtherTest(TASK.at_length(length)) for length in order}, record, None)
+    assert record.generalisation_length == 16
+
+
+def test_a_longer_test_with_another_distribution_does_not_count_as_a_length() -> None:
+    record = RunRecord("", {"metric": "r2"}, {}, "small", {}, 0, {})
+    record.scores = {"test": {"r2": 1.0}, "sparse": {"r2": 0.2}, "32": {"r2": 1.0}}
+    record.baselines = {"constant": {"r2": 0.0}}
+    record.further_baselines = dict.fromkeys(("sparse", "32"), record.baselines)
+    further = {name: FurtherTest(TASK.at_length(length)) for name, length in (("sparse", 24), ("32", 32))}
     note_summary(TASK, further, record, None)
     assert record.generalisation_length == 32
 
@@ -150,6 +192,15 @@ def test_further_tests_have_slices(tmp_path: Path) -> None:
 def test_solved_is_twice_in_a_row(curve: list[float], expected: int | None) -> None:
     points = [{"step": step, "loss": 0.0, "r2": value} for step, value in enumerate(curve, 1)]
     assert steps_to_solve(points, "r2", 0.0) == expected
+
+
+def test_the_steps_to_solve_are_measured_from_the_floor_on_validation() -> None:
+    record = RunRecord("", {"metric": "r2"}, {}, "small", {}, 0, {})
+    record.scores, record.baselines = {"test": {"r2": 1.0}}, {"constant": {"r2": 0.0}}
+    record.curve = [{"step": step, "loss": 0.0, "r2": 0.992} for step in (4, 8)]
+    for floor, expected in ((0.0, 4), (0.5, None)):
+        note_summary(TASK, {}, record, floor)
+        assert record.steps_to_solve == expected
 
 
 def test_the_content_of_a_test_set_identifies_a_run_and_not_its_address(tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ from toys import BUDGET, Labels, Net, Segments, droppy, plain
 import lrtasks
 from lrtasks.errors import UsageError
 from lrtasks.evaluation import loop
+from lrtasks.evaluation.batches import HELD_OUT_SEED, BatchStream, Replay
+from lrtasks.evaluation.scoring import BASELINE_BATCHES, baseline_scores
 from lrtasks.models.base import state_bytes
 from lrtasks.results import read_record
 
@@ -27,7 +29,7 @@ def test_a_run_leaves_a_record_and_the_weights(tmp_path: Path) -> None:
     record = run("dlr", tmp_path, hyper={"d_model": 8, "d_state": 4})
     (folder,) = folders(tmp_path)
     assert sorted(path.name for path in folder.iterdir()) == ["record.json", "weights.pt"]
-    assert outcome(read_record(folder)) == outcome(record)
+    assert outcome(read_record(folder)) == outcome(read_record(str(folder / "record.json"))) == outcome(record)
     assert record.status == "done"
     assert {key: record.task[key] for key in ("name", "version", "parameters", "metric", "data")} == {
         "name": "shift",
@@ -39,6 +41,7 @@ def test_a_run_leaves_a_record_and_the_weights(tmp_path: Path) -> None:
     assert record.model["name"] == "dlr"
     built = lrtasks.models.build("dlr", TASK.input, TASK.target, d_model=8, d_state=4)
     assert record.model["count"] == sum(value.numel() for value in built.parameters())
+    assert lrtasks.load_model(folder / "record.json").state_dict().keys() == built.state_dict().keys()
     assert record.model["state_bytes"] == state_bytes(built)
     assert [point["step"] for point in record.curve] == [4, 8, 12]
     assert record.scores["val"] == {
@@ -146,6 +149,27 @@ def test_held_out_streams_are_the_same_for_every_seed(tmp_path: Path, monkeypatc
     assert alike == [False] * 4 + [True] * (5 + 3 + 3)
 
 
+def test_floors_are_those_of_the_test_stream_and_a_run_stops_by_that_of_validation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = Replay(BatchStream(TASK, 1, "train", BUDGET["batch_size"]), BASELINE_BATCHES, 0)
+    floors = {}
+    for split in ("val", "test"):
+        stream = BatchStream(TASK, HELD_OUT_SEED, split, BUDGET["batch_size"])  # type: ignore[arg-type]
+        floors[split] = baseline_scores(TASK, train, Replay(stream, BUDGET[f"{split}_batches"], 0))
+    given: list[float] = []
+    real = loop.train
+
+    def spy(*arguments: Any, floor: float, **options: Any) -> Any:
+        given.append(floor)
+        return real(*arguments, floor=floor, **options)
+
+    monkeypatch.setattr(loop, "train", spy)
+    record = run(plain, tmp_path, seed=1, budget={"stop_solved": True})
+    assert record.baselines == floors["test"]
+    assert given == [max(scores["r2"] for scores in floors["val"].values())]
+
+
 def test_a_stored_dataset(tmp_path: Path) -> None:
     from lrtasks.data import generate, open_dataset
 
@@ -229,6 +253,14 @@ class DrawsWithNumpy(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x @ self.w + 0.1 * torch.randn_like(x)
+
+
+def test_each_process_has_random_numbers_of_its_own() -> None:
+    drawn = []
+    for rank in (0, 1, 0):
+        loop.seed_step(5, 3, rank)
+        drawn.append((torch.rand(1).item(), np.random.random(), random.random()))
+    assert drawn[0] == drawn[2] and not set(drawn[0]) & set(drawn[1])
 
 
 def test_the_seed_sets_weights_that_numpy_draws(tmp_path: Path) -> None:

@@ -175,6 +175,19 @@ def test_a_faulty_model_is_an_error_in_words(tmp_path: Path, model: Any, message
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_model_that_was_compiled_too_early_is_an_error_in_words(tmp_path: Path) -> None:
+    compiled: Any = torch.compile(Net(TASK.input, TASK.target), backend="eager")
+    assert run(compiled, tmp_path / "known").status == "done"
+    compiled._compile_kwargs = None  # what Fabric notes in each model that is compiled after its import
+    with pytest.raises(UsageError, match=r"import lightning_fabric before torch\.compile"):
+        run(compiled, tmp_path / "unknown")
+
+
+def test_training_without_gradients_is_an_error_in_words(tmp_path: Path) -> None:
+    with torch.no_grad(), pytest.raises(UsageError, match="gradients are off"):
+        run(Net, tmp_path)
+
+
 def test_predictions_that_are_no_numbers_are_not_done(tmp_path: Path) -> None:
     record = run(variant(forward=lambda self, x: forward(self, x) * (1 if self.training else math.nan)), tmp_path)
     assert record.status == "diverged"

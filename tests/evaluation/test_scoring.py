@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from toys import Labels, Segments
 
 import lrtasks
 from lrtasks.errors import UsageError
-from lrtasks.evaluation.scoring import Scorer
+from lrtasks.evaluation.scoring import Scorer, baseline_scores
+from lrtasks.metrics import scaled_score
 from lrtasks.metrics.r2 import R2
 from lrtasks.spec import Batch
 
@@ -207,6 +211,14 @@ def test_slices_of_labels_add_up_to_the_whole() -> None:
     assert scorer.slices()["odd"][1] == {"label": 1, "accuracy": pytest.approx(expected), "elements": chosen.sum()}
 
 
+def test_a_group_without_a_label_has_no_row() -> None:
+    task, scorer = Labels(), Scorer(Labels())
+    batch = task.batch(range(16))
+    batch.y[:, 3] = -100
+    scorer.update(batch.x, batch)
+    assert [row["label"] for row in scorer.slices()["position"]] == [0, 1, 2, *range(4, task.length)]
+
+
 def macro(prediction: np.ndarray, y: np.ndarray, classes: int) -> dict[str, float]:
     """Means of 2·TP / (2·TP + FP + FN) over classes that occur at all, of TP / (TP + FN) over classes of the target."""
     prediction, y = prediction[y >= 0], y[y >= 0]
@@ -316,3 +328,28 @@ def test_a_single_sample_has_no_standard_error() -> None:
     prediction, target = real_stream(2)[0]
     assert score_real([(prediction[:1], target[:1])]).error() is None
     assert score_real([(prediction[:2], target[:2])]).error() is not None
+
+
+@pytest.mark.parametrize("given", [np.ndarray.tolist, torch.from_numpy])
+def test_predictions_of_other_frameworks_have_the_same_score(given: Callable[[np.ndarray], Any]) -> None:
+    task = lrtasks.make("shift", length=16, shifts=2)
+    batch, scorers = task.batch(range(3), split="test"), (Scorer(task), Scorer(task))
+    prediction = batch.y + np.float32(1e-3)
+    for scorer, values in zip(scorers, (prediction, given(prediction)), strict=True):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            scorer.update(values, batch)
+    assert scorers[0].scores() == scorers[1].scores()
+
+
+def test_a_floor_that_is_not_a_number_gives_no_scaled_score() -> None:
+    assert math.isnan(scaled_score(1.0, math.nan)) and math.isnan(scaled_score(0.5, math.nan))
+
+
+def test_without_a_batch_there_is_no_score() -> None:
+    task = lrtasks.make("shift", length=16)
+    assert Scorer(task).error() is None
+    with pytest.raises(UsageError, match="shift: no batch was added"):
+        Scorer(task).scores()
+    with pytest.raises(UsageError, match="shift: no batch was added"):
+        baseline_scores(task, [task.batch(range(4))], iter(()))

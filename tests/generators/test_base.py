@@ -247,6 +247,12 @@ def test_majority_floor_ignores_ignored_labels() -> None:
     assert np.array_equal(floor.predict(batch), np.full((2, 5), 2))
 
 
+def test_a_further_test_is_a_possible_task_and_not_the_task_itself() -> None:
+    task = make("cumsum", length=8)
+    found = task.further({"same": {"length": 8}, "longer": {"length": 16}, "refused": {"length": 0}})
+    assert found == {"longer": make("cumsum", length=16)}
+
+
 def test_a_task_defines_how_one_sample_or_many_are_drawn() -> None:
     @dataclass(frozen=True)
     class Batched(Words):

@@ -98,3 +98,16 @@ TASK_WITH_PADDING = lrtasks.make("listops", preset="small")
 def test_mistakes_are_told_at_once(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(lrtasks.UsageError, match=message):
         TASK.torch_dataset(**arguments)
+
+
+def test_small_whole_numbers_do_not_overflow() -> None:
+    task = lrtasks.make("shift", length=16)
+    (later,) = islice(task.stream(np.uint8(64), start=np.uint8(20)), 1)  # type: ignore[arg-type]
+    assert np.array_equal(later.x, task.batch(range(1280, 1344)).x)
+    *_, (x, _) = islice(task.torch_dataset(batch_size=np.uint8(64)), 5)  # type: ignore[arg-type]
+    assert np.array_equal(x, task.batch(range(256, 320)).x)
+
+
+def test_the_number_of_a_sample_is_whole() -> None:
+    with pytest.raises(lrtasks.UsageError, match="sample index must be a whole number"):
+        lrtasks.make("shift", length=16).torch_dataset(samples=4)[1.5]  # type: ignore[index]

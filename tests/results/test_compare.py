@@ -217,7 +217,7 @@ def test_a_message_names_a_few_of_many_differences() -> None:
         compared([made(budget=each) for each in budgets], [made()])
 
 
-@pytest.mark.parametrize("change", [{"version": 2}, {"data": "ab"}])
+@pytest.mark.parametrize("change", [{"version": 2}, {"data": "ab"}, {"source": "ab"}])
 def test_partners_share_version_and_data(change: dict[str, Any]) -> None:
     other = dataclasses.replace(made(model="dss"), task={**made().task, **change})
     with pytest.raises(UsageError, match=f"differ in {next(iter(change))} "):

@@ -158,3 +158,10 @@ def test_a_column_that_one_of_two_frames_lacks_is_empty(tmp_path: Path, monkeypa
     write_frame(frame("one"), Path("one.parquet"))
     joined, together = frame("one.parquet", "two"), frame("one", "two")
     assert joined["model.cell"].tolist() == together["model.cell"].tolist() == [None, "x"]
+
+
+def test_further_scores_are_numbers_although_some_runs_lack_them() -> None:
+    lengths = {"test": {"r2": 0.9}, "2x": {"r2": 0.4}}
+    runs = framed([made(scores=lengths, scaled={"test": 0.8, "2x": 0.3}), made(seed=1)])
+    assert runs[["test.2x", "scaled.2x"]].dtypes.tolist() == [float, float]
+    assert runs["test.2x"].iloc[0] == 0.4 and math.isnan(runs["test.2x"].iloc[1])

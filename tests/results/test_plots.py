@@ -53,6 +53,11 @@ def test_a_curve_is_the_mean_over_seeds_and_its_band_their_range() -> None:
     assert [text.get_text() for text in legend.get_texts()] == ["DLR", "Mamba-2", "floor"]
 
 
+def test_a_line_over_three_seeds_is_their_mean_and_not_their_median() -> None:
+    (panel,) = drawn("curves", [made(seed=seed, curve=curve(score)) for seed, score in enumerate((0.2, 0.4, 0.9))]).axes
+    assert lines(panel)["DLR"] == [(10, 0.5)]
+
+
 def test_names_of_variants_do_not_touch_the_next_panel_or_the_edge() -> None:
     records = [made(curve=curve(0.5)) for _ in range(2)]
     for record, groups in zip(records, (8, 10), strict=True):
@@ -133,7 +138,7 @@ def test_series_differ_in_colour_or_marker() -> None:
 
 def test_length_joins_training_at_each_length_and_tests_of_one_model() -> None:
     tests = {"test": {"r2": 0.9}, "512": {"r2": 0.6}, "4x": {"r2": 0.3}, "sparse": {"r2": 0.1}, "val": {"r2": 0.8}}
-    floors = {name: {"copy": {"r2": 0.2}} for name in ("512", "4x")}
+    floors = {name: {"copy": {"r2": floor}} for name, floor in (("512", 0.2), ("4x", 0.3))}
     records = [made(length=256, scores=tests, further_baselines=floors), made(length=512, score=0.7)]
     records.append(made(task="mips", length=256))
     (panel,) = drawn("length", records).axes
@@ -141,7 +146,7 @@ def test_length_joins_training_at_each_length_and_tests_of_one_model() -> None:
     assert panel.get_title() == "shift"
     assert found["DLR"] == [(256, 0.9), (512, 0.7)]
     assert found["DLR*"] == [(256, 0.9), (512, 0.6), (1024, 0.3)]
-    assert found["floor"] == [(256, 0.2), (512, 0.2), (1024, 0.2)]
+    assert found["floor"] == [(256, 0.2), (512, 0.2), (1024, 0.3)]
     with pytest.raises(UsageError, match="no task has scores at two lengths"):
         drawn("length", [made()])
 

@@ -54,6 +54,15 @@ def test_lengths_count_where_a_further_test_is_a_length() -> None:
     assert (times["latching"], times["copying"], times["capacity"], times["state"]) == (4, 0, None, None)
 
 
+def test_of_two_instances_the_lower_reach_counts() -> None:
+    lengths = {name: TASKS[name].input.length for name in ("cumsum", "cummax")}
+    found = profile(
+        record("cumsum", 1.0, generalisation_length=4 * lengths["cumsum"]),
+        record("cummax", 1.0, generalisation_length=lengths["cummax"]),
+    )
+    assert {group.name: group.generalisation_times for group in found.groups}["latching"] == 1
+
+
 def test_of_two_seeds_the_lower_length_counts_at_any_tested_lengths() -> None:
     scaled = {"test": 1.0, "512": 0.9}
     lengths = [record("cumsum", 1.0, seed=seed, generalisation_length=reach) for seed, reach in ((0, 512), (1, None))]
@@ -124,6 +133,13 @@ def test_the_nearest_model_is_named_and_what_does_not_compare(monkeypatch: pytes
     assert [other.label for other in unequal] == ["s4d"], "nothing has the same budget"
     assert "3 of 3 published cells had another budget" in " ".join(notes(made, unequal))
     assert nearest(made, [made]) is None, "a model is not its own neighbour"
+
+
+def test_the_distance_is_the_root_mean_square_difference() -> None:
+    own = profile(*(record(name, 0.9) for name in ("cumsum", "cummax", "shift")))
+    scores = {"cumsum": 0.9, "cummax": 0.6, "shift": 0.5}
+    other = profile(*(record(name, score, "dss") for name, score in scores.items()))
+    assert own.distance(other) == pytest.approx((0.25 / 3) ** 0.5)
 
 
 def test_of_several_budgets_the_own_is_taken() -> None:

@@ -82,6 +82,12 @@ def test_one_easy_task_does_not_put_a_model_first() -> None:
     assert [column.label for column in report.columns] == ["many", "few"]
 
 
+def test_a_score_below_the_floor_costs_a_model_no_more_than_a_score_at_the_floor() -> None:
+    records = [made(task=task, model="steady", score=0.5) for task in ("cumsum", "shift")]
+    records += [made(model="uneven", score=-9.0), made(task="cumsum", model="uneven", score=1.0)]
+    assert [column.label for column in report_of(*records).columns] == ["uneven", "steady"]
+
+
 def test_names_within_the_page_are_plain_and_unique() -> None:
     report = report_of(*(made(model=model) for model in ("a b", "a-b", "A/B", HOSTILE, "", "模型")))
     names = [result.id for result in report.results.values()] + [part.id for part in (*report.rows, *report.columns)]

@@ -107,6 +107,14 @@ def test_one_seed_has_no_interval() -> None:
     assert tabled([made(scores=scores)], mean=True).notes()[0] == "without ±: a single seed, which has no interval"
 
 
+def test_a_seed_without_a_score_does_not_make_the_interval_of_the_mean_narrower() -> None:
+    scored = [made(seed=seed, score=score) for seed, score in enumerate((0.5, 0.7))]
+    lost = made(seed=2, score=None, status="diverged", cost={})
+    (alone,), (beside,) = tabled(scored).rows(), tabled([*scored, lost]).rows()
+    names = ("score", "score_low", "score_high", "score_std")
+    assert [beside[name] for name in names] == [alone[name] for name in names]
+
+
 def test_the_notes_name_how_many_seeds_there_are() -> None:
     records = [made(seed=seed) for seed in range(3)] + [made(task="mips", seed=seed) for seed in range(2)]
     assert "over 2 to 3 seeds" in tabled(records, mean=True).notes()[0]
@@ -186,6 +194,8 @@ def test_different_budgets_are_never_merged(name: str) -> None:
         made(score=0.75, seed=1, hyper={"lr": 3.0}),
         dataclasses.replace(made(score=0.75, seed=1), task={**made().task, "version": 2}),
         dataclasses.replace(made(score=0.75, seed=1), task={**made().task, "data": "ab"}),
+        dataclasses.replace(made(score=0.75, seed=1), task={**made().task, "source": "ab"}),
+        dataclasses.replace(made(score=0.75, seed=1), model={**made().model, "version": 2}),
     ],
 )
 def test_different_settings_are_never_merged(other: RunRecord) -> None:
@@ -232,6 +242,10 @@ def test_a_copy_counts_once_and_a_repeated_seed_is_named_and_no_seed_of_its_own(
     (row,) = tabled([made(score=0.5), made(score=0.7), made(score=0.8, seed=1)]).rows()
     assert (row["score"], row["score_std"]) == (pytest.approx(0.7), pytest.approx(np.std([0.6, 0.8], ddof=1)))
 
+    # of a seed with two outcomes, both must be solved
+    (row,) = tabled([made(score=0.99), made(score=0.95), made(score=0.99, seed=1)]).rows()
+    assert row["solved"] == 1
+
 
 def test_rows_are_ordered_by_number() -> None:
     table = tabled([made(length=length) for length in (1024, 256, 4096)])
@@ -241,8 +255,10 @@ def test_rows_are_ordered_by_number() -> None:
 def test_the_best_floor_stands_beside() -> None:
     assert grid(made(floor=0.22))["shift"]["floor"] == "0.220 copy"
     assert grid(made(floor=-0.1))["shift"]["floor"] == "0.000 constant"
-    seeds = [made(seed=seed, floor=floor) for seed, floor in ((0, 0.1), (1, 0.3), (2, 0.2))]
+    seeds = [made(seed=seed, floor=floor) for seed, floor in ((0, 0.1), (1, 0.6), (2, 0.2))]
     assert grid(*seeds)["shift"]["floor"] == "0.200 copy"
+    # a seed counts once, however many models have run with it
+    assert grid(*seeds, made(model="dss", floor=0.1))["shift"]["floor"] == "0.200 copy"
 
 
 def test_diverged_runs_are_shown_and_do_not_count() -> None:
@@ -326,6 +342,7 @@ def test_the_papers_figure_is_that_of_the_settings(record: RunRecord, value: flo
         ({"hyper": {"d_model": 64}}, "d_model"),
         ({"hyper": {}}, "d_model"),
         ({"budget": {"steps": 43_000}}, ""),  # as epochs are rounded to steps
+        ({"budget": {"steps": 42_500}}, "training samples"),
         ({"budget": {"steps": 2_000}, "length": 2048}, "length, training samples"),
     ],
 )

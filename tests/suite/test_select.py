@@ -99,6 +99,20 @@ def test_a_tie_goes_to_the_run_that_was_solved_earlier(tmp_path: Path) -> None:
     assert {run.budget.lr for run in runs} == {0.01}
 
 
+def test_a_fourth_decimal_of_the_score_counts_more_than_the_steps(tmp_path: Path) -> None:
+    class Close(Runner):
+        def __call__(self, runs: Sequence[RunConfig], on_end: OnEnd) -> list[RunRecord]:
+            records = super().__call__(runs, on_end)
+            for run, record in zip(runs, records, strict=True):
+                record.scores["val"]["r2"] = 0.9921 if run.budget.lr == 0.01 else 0.992
+                record.steps_to_solve = 40 if run.budget.lr == 0.01 else 20
+            return records
+
+    suite = suite_of(seeds=1)
+    runs, _, _ = run_selected(suite, suite.varied, Close(tmp_path, {"dlr": 0.1, "attention": 0.1}), tmp_path)
+    assert {run.budget.lr for run in runs} == {0.01}
+
+
 def test_a_second_selection_takes_the_place_of_the_first(tmp_path: Path) -> None:
     for length, rates, best in ((32, "0.1,1.0", 0.1), (16, "0.001,0.01", 0.01), (16, "0.1,1.0", 1.0)):
         suite = suite_of(lr=rates, length=length)
