@@ -32,7 +32,8 @@ class Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._bar.stop()
+        if self._live:  # some versions of rich print an empty line otherwise
+            self._bar.stop()
 
     def update(self, done: int, values: Mapping[str, float] | None = None) -> None:
         """Show that ``done`` items are done, with the current ``values`` by name."""

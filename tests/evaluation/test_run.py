@@ -52,7 +52,7 @@ def test_a_run_leaves_a_record_and_the_weights(tmp_path: Path) -> None:
     assert set(record.slices) == {"position", "shift"}
     assert 0 < record.cost["seconds"] <= record.cost["seconds_with_evaluation"]
     assert record.cost["seconds_per_step"] == pytest.approx(record.cost["seconds"] / 12)
-    assert record.environment["torch"] == torch.__version__
+    assert torch.__version__.startswith(record.environment["torch"])
     saved = torch.load(folder / "weights.pt", weights_only=True)
     assert saved["step"] == 12 and "decoder.weight" in saved["model"]
 

@@ -366,7 +366,7 @@ def test_a_run_with_other_task_parameters_than_the_papers_does_not_compare() -> 
 
 
 @pytest.mark.parametrize(
-    "length", [0, -256, math.inf, 10**400, "long", [256]], ids=["zero", "negative", "infinite", "huge", "text", "list"]
+    "length", [0, -256, math.inf, "long", [256]], ids=["zero", "negative", "infinite", "text", "list"]
 )
 def test_an_odd_length_does_not_hide_the_papers_figure(length: Any) -> None:
     (row,) = tabled([made(length=length)]).rows()
