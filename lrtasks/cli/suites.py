@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -177,6 +178,8 @@ def profile(
             raise UsageError(f"cannot write {out}: there is no folder {out.parent}")
         if out.is_dir():
             raise UsageError(f"cannot write {out}: it is a folder")
+        if not os.access(out if out.exists() else out.parent, os.W_OK):
+            raise UsageError(f"cannot write {out}: permission denied")
     from lrtasks.generators.fingerprint import instances
 
     where = {**({"jobs": PROFILE_JOBS} if backend == "local" else {}), **where}

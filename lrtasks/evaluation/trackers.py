@@ -37,7 +37,8 @@ def tracker_names(chosen: str | Iterable[str]) -> tuple[str, ...]:
     for name in names:
         require_known("tracker", name, PACKAGES)
         package = PACKAGES[name]
-        if package is not None and find_spec(package) is None:
+        # a folder called like the package has no origin
+        if package is not None and not getattr(find_spec(package), "origin", None):
             raise UsageError(f"tracker {name!r} needs the package {package}: pip install 'lrtasks[trackers]'")
     return names
 

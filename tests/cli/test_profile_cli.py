@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -97,5 +98,14 @@ def test_the_profile_is_drawn(command: Command, name: str, start: bytes) -> None
 
 def test_a_folder_in_the_place_of_the_drawing_is_refused_before_training(command: Command) -> None:
     Path("drawn.svg").mkdir()
+    assert command("profile", "--model", "dlr", *SMALL, "-o", "drawn.svg").code == 2
+    assert not Path("runs").exists()
+
+
+def test_a_drawing_that_cannot_be_written_is_refused_before_training(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allowed = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: path != Path() and allowed(path, mode))
     assert command("profile", "--model", "dlr", *SMALL, "-o", "drawn.svg").code == 2
     assert not Path("runs").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from quick_runs import folders, run
 from toys import droppy, misshapen, plain
 
 from lrtasks.errors import UsageError
-from lrtasks.evaluation import loop
+from lrtasks.evaluation import loop, trackers
 
 FILES = ("csv", "tensorboard")
 
@@ -102,3 +103,14 @@ def test_wandb_writes_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     run(plain, tmp_path, trackers="wandb")
     folder = folders(tmp_path)[0]
     assert list((folder / "wandb").glob("offline-run-*"))
+
+
+def test_a_folder_called_like_a_package_is_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lookalike").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(trackers.PACKAGES, "wandb", "lookalike")
+    with pytest.raises(UsageError, match="needs the package lookalike"):
+        trackers.tracker_names("wandb")
+    (tmp_path / "lookalike" / "__init__.py").touch()
+    importlib.invalidate_caches()
+    assert trackers.tracker_names("wandb") == ("wandb",)
