@@ -72,6 +72,8 @@ def test_a_run_that_is_shorter_than_the_warm_up_of_its_preset_is_all_warm_up(
     settings: dict[str, int], expected: int
 ) -> None:
     assert RunConfig.make("shift", "gru", settings=settings).budget.warmup_steps == expected
+    with pytest.raises(UsageError, match="warmup_steps must be at most steps"):
+        RunConfig.make("shift", "gru", settings={"steps": 50, "warmup_steps": 60})
 
 
 @pytest.mark.parametrize(("task", "model", "preset"), PRESETS)
@@ -151,6 +153,7 @@ def test_the_digest_tells_runs_apart() -> None:
         RunConfig.make("cumsum", "dlr"),
         RunConfig.make("shift", "dss"),
         replace(base, data_digest="digest of a dataset"),
+        *(replace(base, test_digests={"own": digest}) for digest in ("digest of a dataset", "digest of another")),
     ]
     assert len({config.digest for config in (base, *others)}) == 1 + len(others)
     settings = {"window": 3, "layers": 1}
@@ -166,7 +169,8 @@ def test_a_task_that_was_made_before_an_edit_is_the_earlier_task(tmp_path: Path)
     address = f"{file}:Delay"
     before, digest = lrtasks.make(address), file_digest(file)
     file.write_text(file.read_text() + "    version = 2\n")
-    assert RunConfig.make(before, "dlr").identity()["task_source"] == digest
+    config = RunConfig.make(before, "dlr")
+    assert config.identity()["task_source"] == config.record().task["source"] == digest
     assert RunConfig.make(lrtasks.make(address), "dlr").identity()["task_source"] == file_digest(file)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,31 @@ def test_a_flipped_bit_in_a_checkpoint_or_weights_is_noticed(tmp_path: Path, mon
     file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
     with pytest.raises(UsageError, match=r"checkpoint\.pt (is damaged|cannot be read)"):
         run(plain, tmp_path)
+
+
+class Code:
+    """An object that makes a folder when it is unpickled."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.folder),)
+
+
+def test_code_in_a_checkpoint_is_not_executed(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path / loop.CHECKPOINT, {"model": Code(tmp_path / "made")})
+    with pytest.raises(UsageError, match=r"checkpoint\.pt cannot be read"):
+        checkpoint.load(tmp_path / loop.CHECKPOINT)
+    assert not (tmp_path / "made").exists()
+
+
+def test_a_new_checkpoint_does_not_write_into_the_earlier_file(tmp_path: Path) -> None:
+    file, earlier = tmp_path / loop.CHECKPOINT, tmp_path / "earlier.pt"
+    checkpoint.save(file, {"step": 1})
+    earlier.hardlink_to(file)
+    checkpoint.save(file, {"step": 2})
+    assert (checkpoint.load(earlier), checkpoint.load(file)) == ({"step": 1}, {"step": 2})
 
 
 def test_a_checkpoint_or_record_of_another_run_is_refused_by_name(

@@ -242,6 +242,9 @@ def test_mqar_keeps_its_pairs_and_listops_its_grammar_at_other_lengths() -> None
     task = make("listops", setting="small")
     longer = task.at_length(512)
     assert longer.limits == (126, 513, task.limits.max_depth, task.limits.max_args)
+    assert make("listops", min_length=1, max_length=12, max_depth=4).at_length(5).limits.min_length == 1
+    # with two arguments, only 7 tokens are more than 4 and fewer than 8, and they need three levels
+    assert listops.deep_enough(listops.Limits(4, 8, 2, 2)).max_depth == 3
     # 10 tokens are the most at depth 3 with two arguments; 22 need one level more
     assert small("listops").at_length(22).limits == (12, 23, 4, 2)
 
@@ -260,6 +263,12 @@ def test_a_later_parameter_changes_samples_only_where_it_is_given() -> None:
 
 
 # ---------------------------------------------------------------- inputs that splits share
+
+
+def test_the_share_is_that_of_the_given_numbers_of_samples() -> None:
+    task = make("recall", length=4)
+    trained, tested = task.batch(range(600)).x, task.batch(range(700), split="test").x
+    assert overlap(task, 600, 700) == np.mean([(trained == x).all(axis=1).any() for x in tested])
 
 
 def test_small_spaces_share_inputs_and_large_ones_do_not() -> None:

@@ -165,3 +165,7 @@ def test_scores_are_broken_down_by_shift() -> None:
     labels = np.broadcast_to(task.slices(batch)["shift"], batch.y.shape)
     assert np.array_equal(labels[:, 3, 0], batch.meta["shift"] // 4 * 4)
     assert len(np.unique(labels)) == 8
+    longer = task.at_length(136)
+    batch = longer.batch(range(200))
+    assert batch.meta is not None
+    assert np.array_equal(longer.slices(batch)["shift"][:, 0, 0], batch.meta["shift"] // 4 * 4)

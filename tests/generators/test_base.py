@@ -233,6 +233,9 @@ def test_floors_fit_what_they_say() -> None:
 
     assert np.array_equal(Rule(lambda x: x[..., :1]).predict(batch)[..., 2], batch.x[..., 0])
 
+    labels = Batch(np.zeros((1, 3)), np.zeros((1, 3), dtype=np.int64))
+    assert Rule(lambda _: np.array([[3, -1, 2]]), 3).predict(labels).tolist() == [[0, 0, 2]]
+
     scaled = ScaledFirstValue()
     scaled.fit(train)
     slopes = [[np.linalg.lstsq(first[:, None], targets[:, t, c])[0][0] for c in range(3)] for t in range(6)]

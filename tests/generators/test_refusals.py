@@ -76,6 +76,17 @@ PARAMETERS: list[tuple[str, dict[str, Any], str]] = [
     ("context-shift", {"length": 2}, "length must be at least 3"),
     ("solve", {"length": 2}, "length must be at least 3"),
     ("induction-heads", {"vocab": 2}, "vocab must be at least 3"),
+    # the nearest impossible values
+    ("overwrite", {"keys": 32, "vocab": 64}, "vocab 64 has 31 keys, too few for keys=32"),
+    ("overwrite", {"law": "zoology", "updates": 4, "length": 201}, "length must be even and at least .*, found 201"),
+    ("noisy-recall", {"vocab": 19, "distance": (3, 9)}, r"vocab must be at least noise_vocab \(16\) \+ 4, found 19"),
+    ("noisy-recall", {"distance": (4, 128)}, r"found \[4, 128\]"),
+    ("fuzzy-recall", {"vocab": 8, "value_tokens": 5}, "vocab 8 has 4 tokens for values, too few for 5 distinct ones"),
+    ("depo", {"words": (50, 1, 17)}, r"at most 16, found \[50, 1, 17\]"),
+    ("variable-tracking", {"order": "shuffled", "hops": 2**14}, r"chains \(hops \+ 1\) must be at most 65,536, found"),
+    ("shift", {"length": 64, "lags_of": 4, "shifts": 5}, r"shifts must be at most lags_of \(4\), found 5"),
+    ("k-hop", {"asked": (5, 3)}, "asked must be a minimum and a maximum in this order"),
+    ("selective-copying", {"noise": 2**24 - 10, "memorise": 8}, r"noise \+ 2 memorise must be at most"),
 ]
 
 
@@ -84,6 +95,30 @@ def test_impossible_parameters_are_named(name: str, parameters: dict[str, Any], 
     with pytest.raises(UsageError, match=message) as caught:
         make(name, **parameters)
     assert "\n" not in str(caught.value) and str(caught.value).startswith(name)
+
+
+POSSIBLE: list[tuple[str, dict[str, Any]]] = [
+    ("overwrite", {"keys": 31, "vocab": 64}),
+    ("overwrite", {"keys": 4, "updates": 2, "length": 20}),
+    ("overwrite", {"law": "zoology", "keys": 4, "updates": 2, "length": 20}),
+    ("noisy-recall", {"vocab": 20, "distance": (126, 127)}),
+    ("fuzzy-recall", {"length": 13}),
+    ("depo", {"words": (50, 1, 16)}),
+    ("variable-tracking", {"order": "shuffled", "chains": 16}),
+    ("k-hop", {"law": "clean", "hops": (3, 4), "length": 6}),
+    ("k-hop", {"law": "clean", "hops": (0, 4), "length": 2}),
+    (
+        "copying",
+        {"mode": "suffix-lookup", "law": "clean", "letters": 3, "ngram": 2, "answer_length": 1, "string": (9, 9)},
+    ),
+    ("dyck", {"stay": 1.0, "depth": 7, "length": 8}),
+    ("chomsky", {"law": "xlstm", "language": "parity-check", "lengths": (3, 3)}),
+]
+
+
+@pytest.mark.parametrize(("name", "parameters"), POSSIBLE)
+def test_the_nearest_possible_parameters_have_labels(name: str, parameters: dict[str, Any]) -> None:
+    assert (make(name, **parameters).batch(range(64)).y >= 0).any()
 
 
 SELECTIVE = {"noise": 4, "memorise": 2, "alphabet": 9}
@@ -152,6 +187,11 @@ INPUTS: list[tuple[str, dict[str, Any], list[Any], str]] = [
     ("chomsky", {"language": "missing-duplicate"}, [0], "a string of one token is 1"),
     ("chomsky", {"language": "binary-addition"}, [1, 0, 1], "two binary numbers with one '\\+'"),
     ("chomsky", {"language": "binary-addition"}, [2, 0, 1], "two binary numbers"),
+    ("chomsky", {"language": "binary-addition"}, [1, 0, 2], "two binary numbers"),
+    ("chomsky", {"language": "missing-duplicate"}, [0, 3, 2, 3], "it must be bits twice"),
+    ("chomsky", {"language": "solve-equation"}, [9, 10, 7], "one x, '=' and a digit"),
+    ("chomsky", {"language": "modular-arithmetic-brackets"}, [8, 6, 8, 1, 9, 9], r"'\(' cannot stand at position 2"),
+    ("chomsky", {"language": "modular-arithmetic-brackets"}, [8, 6, 6, 1, 9], "'-' cannot stand at position 2"),
     ("chomsky", {"language": "binary-multiplication"}, [1, 2, 2, 1], r"two binary numbers with one '\*'"),
     ("chomsky", {"language": "binary-addition"}, [2], "two binary numbers"),
     ("recall", {"length": 4, "vocab": 8}, [0, 5, 2, 4, 7, 0], r"keys must be in 1\.\.3, found 0 at position 0"),
@@ -165,19 +205,31 @@ INPUTS: list[tuple[str, dict[str, Any], list[Any], str]] = [
     ("overwrite", {"keys": 2, "updates": 0}, [40, 3, 5, 41], "keys of pairs must be in 1..31, found 40"),
     ("overwrite", {"keys": 2, "updates": 0}, [3, 40, 5, 6], "values of pairs must be in 32..63, found 6"),
     ("overwrite", {"keys": 1, "updates": 0}, [3, 40, 3, 40], "tokens after queries"),
+    (
+        "overwrite",
+        {"keys": 2, "updates": 0},
+        [0, 40, 5, 41],
+        r"keys of pairs must be in 1\.\.31, found 0 at position 0",
+    ),
+    ("overwrite", {"keys": 1, "updates": 0}, [3, 40, 41, 0], r"queries must be in 0\.\.31, found 41 at position 2"),
     ("noisy-recall", {}, [2, 10, 3, 10], "an odd length, found 4"),
     ("noisy-recall", {}, [2, 3, 2], r"a slot holds a key \(0\.\.7\) and a value \(8\.\.15\), or two noise tokens"),
+    ("noisy-recall", {}, [2, 20, 2], "two noise tokens; found 2 20 at position 0"),
+    ("noisy-recall", {}, [20, 10, 2], "two noise tokens; found 20 10 at position 0"),
     ("noisy-recall", {}, [2, 10, 2, 11, 2], "key 2 has two values, 10 and 11"),
     ("noisy-recall", {}, [2, 10, 20], r"the last token is a key and must be in 0\.\.7, found 20 at position 2"),
     ("fuzzy-recall", {}, [15, 9, 1], "a key must come first, found value token 9 at position 1"),
     ("fuzzy-recall", {}, [1, 9, 15], r"tokens after the padding must be in 0\.\.14, found 15 at position 2"),
     ("fuzzy-recall", {}, [1, 2, 3, 4, 9], "a key has at most 3 tokens, found 4 before position 4"),
+    ("fuzzy-recall", {}, [1, 9, 10, 11, 12, 1], "a value has at most 3 tokens, found 4"),
     ("fuzzy-recall", {}, [1, 9, 1, 10, 2, 9], r"key \[1\] has two values, \[9\] and \[10\]"),
     ("fuzzy-recall", {"law": "grid", "length": 120}, [1, 9, 1, 2, 3, 9], "a key has exactly 3 tokens, found 1"),
     ("joint-recall", {}, [40, 20], "an input begins with BEGIN"),
     ("joint-recall", {}, [0, 19, 5], "a context must follow BEGIN, found a key at position 1"),
     ("joint-recall", {}, [0, 35, 19, 5, 2], "SEP or a key or a context must follow a value, found PAD at position 4"),
     ("joint-recall", {}, [0, 35, 19, 5, 1, 35, 19, 6], "key 19 at position 6 has two values in its context, 5 and 6"),
+    ("joint-recall", {}, [0, 35, 19, 5, 19, 6, 1, 35, 19, 5], "key 19 at position 4 has two values in its context"),
+    ("joint-recall", {}, [0, 35, 19, 5, 1, 35, 19, 5, 1, 35], "must follow a value, found SEP at position 8"),
     ("k-hop", {}, [3], "a hop count and at least one letter"),
     ("k-hop", {}, [17, 18], r"the first token is a hop count and must be in 0\.\.16, found 17"),
     ("k-hop", {}, [3, 18, 16], r"letters must be in 17\.\.20, found 16 at position 2"),
@@ -187,13 +239,29 @@ INPUTS: list[tuple[str, dict[str, Any], list[Any], str]] = [
     ("depo", {"words": (3, 1, 1), "nodes": 3}, [16, 4, 5, 5, 4, 7, 6, 15], r"asks for \[6\], which no edge has"),
     ("depo", {"words": (3, 1, 1), "nodes": 3}, [16, 4, 5, 5, 4, 7, 4, 4], "a question is steps"),
     ("depo", {"words": (3, 1, 1), "nodes": 3}, [16, 4, 5, 5, 4, 0, 4], "only padding"),
+    # ANSWER in place of the number of steps
+    ("depo", {"words": (3, 1, 1), "nodes": 3}, [16, 4, 5, 5, 4, 15, 4, 15], "a question is steps"),
     ("variable-tracking", {}, [16, 17], r"targets of statements must be in 0\.\.15, found 16 at position 0"),
     ("variable-tracking", {}, [1, 20, 2, 3], "variable 3 at position 3 has no value yet"),
     ("variable-tracking", {"order": "shuffled", "chains": 1, "hops": 1}, [0, 17], "an input has 6 tokens, found 2"),
     ("variable-tracking", {"order": "shuffled", "chains": 1, "hops": 1}, [0, 1, 1, 0, 0, 1], "has no constant"),
     ("variable-tracking", {"order": "shuffled", "chains": 1, "hops": 1}, [0, 17, 0, 18, 0, 1], "gets a value twice"),
     ("variable-tracking", {"order": "shuffled", "chains": 1, "hops": 1}, [0, 32, 1, 18, 0, 1], "filler"),
+    (
+        "variable-tracking",
+        {"order": "shuffled", "chains": 1, "hops": 1},
+        [17, 18, 1, 17, 1, 1],
+        "targets of statements",
+    ),
+    (
+        "variable-tracking",
+        {"order": "shuffled", "chains": 1, "hops": 1},
+        [0, 17, 1, 0, 17, 1],
+        "variables that are asked",
+    ),
     ("memorization", {}, [1, 70], "a multiple of 3"),
+    ("memorization", {}, [1, 3, 128], r"second tokens must be in 64\.\.127, found 3 at position 1"),
+    ("memorization", {"law": "mad", "facts": 127}, [127, 255], r"keys must be in 0\.\.126, found 127 at position 0"),
     ("memorization", {}, [1, 70, 127], r"marks must be in 128\.\.128, found 127 at position 2"),
     ("memorization", {}, [70, 1, 128], r"first tokens must be in 0\.\.63, found 70 at position 0"),
     ("compression", {}, [15], "at least one token and the mark"),

@@ -15,6 +15,7 @@ from scipy import stats
 
 from lrtasks.errors import UsageError
 from lrtasks.record import NOT_CAUSAL
+from lrtasks.registry import file_digest
 from lrtasks.results import RunRecord
 from lrtasks.results.compare import Comparison, compare, compare_with_each, model_runs
 
@@ -46,6 +47,7 @@ def test_the_differences_of_a_task_go_into_a_paired_test() -> None:
 
 def test_the_interval_is_that_of_the_mean_difference() -> None:
     (entry,) = compared(runs("dlr", [0.5, 0.7] * 6), runs("dss", [0.5] * 12)).differences
+    assert entry["p"] == pytest.approx(stats.ttest_1samp([0.0, 0.2] * 6, 0).pvalue)
     half = 1.96 * 0.1 / 12**0.5
     assert (entry["difference_low"], entry["difference_high"]) == pytest.approx((0.1 - half, 0.1 + half), abs=0.01)
 
@@ -247,6 +249,13 @@ def test_two_folders_of_several_models_are_compared_model_by_model() -> None:
     assert found.overall()["tasks"] == 1
 
 
+def test_a_model_beside_several_others_is_matched_by_its_name() -> None:
+    several, one = [*runs("dlr", A), *runs("dss", A)], runs("dlr", B)
+    for found, expected in ((compared(several, one), 0.4 / 3), (compared(one, several), -0.4 / 3)):
+        (entry,) = found.differences
+        assert (entry["model"], entry["difference"]) == ("dlr", pytest.approx(expected))
+
+
 def test_runs_without_a_partner_or_a_score_are_left_out_and_named() -> None:
     lost = made(model="dlr", seed=1, score=None, status="diverged", cost={})
     a = [made(seed=0), lost, made(seed=2, score=0.8), made(seed=3), made(task="mips")]
@@ -263,6 +272,8 @@ def test_runs_without_a_partner_or_a_score_are_left_out_and_named() -> None:
     found = compared([made(), unscored, failed], runs("dss", [0.5, 0.6, 0.7]))
     assert found.differences[0]["seeds"] == [0]
     assert found.left_out == ["dlr seed 1 on shift: no score", "dlr seed 2 on shift: failed"]
+    found = compared(runs("dss", [0.5, 0.6, 0.7]), [made(), unscored, failed])
+    assert found.differences[0]["seeds"] == [0]
     with pytest.raises(UsageError, match="no pair of one and other has two scores: dlr seed 1 on shift: diverged"):
         compared([lost], runs("dss", [0.5, 0.6]))
 
@@ -305,6 +316,18 @@ def test_a_model_is_named_as_tables_name_it() -> None:
         model_runs("dlr", framed(records))
     with pytest.raises(UsageError, match="unknown model 'dsss'; did you mean 'dss'"):
         model_runs("dsss", framed(records))
+
+
+def test_an_address_means_the_present_content_of_its_file(tmp_path: Path) -> None:
+    file = tmp_path / "own.py"
+    file.write_text("present")
+    earlier, present = (made(model="Own", source=source) for source in ("of an earlier content", file_digest(file)))
+    for record in (earlier, present):
+        record.model["address"] = f"{file}:Own"
+    assert list(model_runs(f"{file}:Own", framed([earlier, present]))[1].index) == [1]
+    file.write_text("later")
+    with pytest.raises(UsageError, match="has several settings"):
+        model_runs(f"{file}:Own", framed([earlier, present]))
 
 
 def test_a_published_run_that_was_repeated_counts_once() -> None:
@@ -446,6 +469,8 @@ def test_a_model_that_is_not_causal_gets_no_verdict() -> None:
     assert found.verdicts() == ["A is ahead on shift; no verdict on 1 task (p (Holm) < 0.05)"]
     assert "not comparable: not causal on a causal task: A on cumsum" in found.notes()
     assert not any(note.startswith("over") for note in compared(ahead[3:], behind[3:]).notes())
+    one_seed = [*ahead[:3], dataclasses.replace(ahead[3], notes=notes), *runs("dlr", high, task="cumsum")[1:]]
+    assert compared(one_seed, behind).by_task().keys() == {"shift"}
 
 
 def test_a_task_at_two_lengths_counts_once_over_all_tasks() -> None:

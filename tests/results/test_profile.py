@@ -73,6 +73,14 @@ def test_of_two_seeds_the_lower_length_counts_at_any_tested_lengths() -> None:
     assert cell.generalisation_length == 0
 
 
+def test_a_run_without_further_tests_reaches_no_length_only_if_it_diverged() -> None:
+    diverged = record("cumsum", 1.0, status="diverged", scores={}, scaled={})
+    older = record("cumsum", 1.0, scaled={})
+    older.scores = {"test": older.scores["test"]}
+    reached = [profile(one).cells["cumsum"].generalisation_length for one in (diverged, older)]
+    assert reached == [0, None]
+
+
 def test_a_latch_is_scored_where_reads_are_rare() -> None:
     assert profile(record("flip-flop", 1.0, scaled={"sparse": 0.4})).cells["flip-flop"].scaled == 0.4
     older = record("flip-flop", 1.0, seed=1)  # without this test
@@ -100,6 +108,15 @@ def test_a_run_on_other_parameters_is_another_instance() -> None:
         other = record("cumsum", 0.9)
         other.task[name] = value
         assert not profile(other).cells
+    name, left_out = next(
+        (name, entry["name"])
+        for name, task in TASKS.items()
+        for entry in task.describe_parameters()
+        if task.parameters()[entry["name"]] == entry["default"] is not None
+    )
+    older = record(name, 0.9)
+    del older.task["parameters"][left_out]
+    assert profile(older).cells, "as if the parameter had been added later"
     older = record("flip-flop", 0.9)
     del older.task["parameters"]["clean"]  # as if it had been added later
     older.task["parameters"]["instructions"] = TASKS["flip-flop"].parameters()["instructions"]
@@ -113,7 +130,7 @@ def test_the_nearest_model_is_named_and_what_does_not_compare(monkeypatch: pytes
     far = [record(name, 0.1, "s4d") for name in names]
     few = [record("cumsum", 0.9, "attention")]
     for one in same:
-        one.budget["stop_solved"] = not one.budget["stop_solved"]
+        one.budget |= {"stop_solved": not one.budget["stop_solved"], "stop_at": 0.9}
     for one in far:
         one.budget["steps"] = 7
     made = profile(*own)
@@ -135,6 +152,14 @@ def test_the_nearest_model_is_named_and_what_does_not_compare(monkeypatch: pytes
     assert nearest(made, [made]) is None, "a model is not its own neighbour"
 
 
+def test_a_model_with_half_of_the_instances_can_be_the_nearest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lrtasks.results.profile.ENOUGH_SHARED", 2)
+    own = profile(*(record(name, 0.9) for name in NAMES[:4]))
+    near = profile(*(record(name, 0.88, "dss") for name in NAMES[:2]))
+    far = profile(*(record(name, 0.8, "s4d") for name in NAMES[:4]))
+    assert nearest(own, [far, near]) is near
+
+
 def test_the_distance_is_the_root_mean_square_difference() -> None:
     own = profile(*(record(name, 0.9) for name in ("cumsum", "cummax", "shift")))
     scores = {"cumsum": 0.9, "cummax": 0.6, "shift": 0.5}
@@ -147,6 +172,13 @@ def test_of_several_budgets_the_own_is_taken() -> None:
     short.budget["steps"] = 7
     (found,) = published_profiles(profile(record("cumsum", 0.5)), framed([short, long]), TASKS)
     assert found.cells["cumsum"].scaled == 1.0
+
+
+def test_without_another_profile_the_budget_with_the_most_runs_is_taken() -> None:
+    rare = record("cumsum", 0.2)
+    rare.budget["steps"] = 7
+    cell = profile(rare, *(record("cumsum", 1.0, seed=seed) for seed in (0, 1))).cells["cumsum"]
+    assert (cell.scaled, cell.seeds) == (1.0, 2)
 
 
 def test_every_profile_has_its_panel() -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from torch import nn
 
 from lrtasks.errors import UsageError
 from lrtasks.files import held
@@ -71,10 +73,26 @@ def test_each_length_gets_a_rate_of_its_own(tmp_path: Path) -> None:
             return records
 
     suite = suite_of(seeds=2, length="16,32")
-    assert require_selectable(suite, "val") == ("lr",)
+    owned = make_suite({"models": "dlr", "tasks": "cumsum"}, {"task.length": "16,32", "lr": "0.1,0.2"})
+    assert require_selectable(suite, "val") == require_selectable(owned, "val") == ("lr",)
     runs, _, _ = run_selected(suite, ("lr",), ByLength(tmp_path, {"dlr": 1.0, "attention": 1.0}), tmp_path)
     assert len(runs) == 8
     assert {(run.task.input.length, run.budget.lr) for run in runs} == {(16, 0.001), (32, 0.1)}
+
+
+def test_two_settings_are_chosen_together(tmp_path: Path) -> None:
+    class ByBoth(Runner):
+        def __call__(self, runs: Sequence[RunConfig], on_end: OnEnd) -> list[RunRecord]:
+            records = super().__call__(runs, on_end)
+            for run, record in zip(runs, records, strict=True):
+                record.scores["val"]["r2"] = float((run.budget.lr, run.model.parameters["d_state"]) == (0.1, 8))
+            return records
+
+    given = {"length": 16, "steps": 4, "lr": "0.01,0.1", "d_state": "4,8"}
+    suite = make_suite({"models": "dlr", "tasks": "cumsum", "seeds": 2}, given)
+    runs, records, _ = run_selected(suite, require_selectable(suite, "val"), ByBoth(tmp_path, {"dlr": 1.0}), tmp_path)
+    assert [(run.budget.lr, run.model.parameters["d_state"], run.seed) for run in runs] == [(0.1, 8, 0), (0.1, 8, 1)]
+    assert all(record.selection["values"] == {"lr": [0.01, 0.1], "d_state": [4, 8]} for record in records)
 
 
 def test_the_table_has_one_cell_per_model_with_its_rate(tmp_path: Path) -> None:
@@ -181,7 +199,7 @@ def test_a_run_that_was_not_chosen_stays_among_plain_runs(tmp_path: Path) -> Non
     assert {seeds for column, seeds in found if selected in column} == {1}, found
 
 
-@pytest.mark.parametrize("spoiled", ["garbage", "another run's", "held"])
+@pytest.mark.parametrize("spoiled", ["garbage", "another run's", "of another status", "held"])
 def test_a_record_that_is_not_the_runs_own_is_left_alone(tmp_path: Path, spoiled: str) -> None:
     suite, runner = suite_of(seeds=1), Runner(tmp_path, {"dlr": 0.1, "attention": 0.1})
     folder, other = (run.folder(tmp_path.absolute()) for run in suite.runs[:2])
@@ -190,7 +208,9 @@ def test_a_record_that_is_not_the_runs_own_is_left_alone(tmp_path: Path, spoiled
         def __call__(self, runs: Sequence[RunConfig], on_end: OnEnd) -> list[RunRecord]:
             records = super().__call__(runs, on_end)
             content = (other / "record.json").read_text() if spoiled == "another run's" else "garbage"
-            if spoiled != "held":
+            if spoiled == "of another status":
+                replace(records[0], status="failed").write(folder)
+            elif spoiled != "held":
                 (folder / "record.json").write_text(content)
             return records
 
@@ -220,6 +240,33 @@ def test_a_run_that_failed_is_given_back(tmp_path: Path) -> None:
     assert [(record.budget["lr"], record.status) for record in failed.values()] == [(0.001, "failed")] * 2
 
 
+def test_a_negative_score_is_better_than_none(tmp_path: Path) -> None:
+    class Poor(Runner):
+        def __call__(self, runs: Sequence[RunConfig], on_end: OnEnd) -> list[RunRecord]:
+            records = super().__call__(runs, on_end)
+            for run, record in zip(runs, records, strict=True):
+                record.scores = {"val": {"r2": -0.5}} if run.budget.lr == 0.01 else {}
+                record.status = "done" if run.budget.lr == 0.01 else "failed"
+            return records
+
+    chosen, _, _ = run_selected(suite_of(seeds=1), ("lr",), Poor(tmp_path, {"dlr": 1, "attention": 1}), tmp_path)
+    assert {run.budget.lr for run in chosen} == {0.01}
+
+
+def test_a_chosen_run_that_failed_is_not_among_those_at_other_values(tmp_path: Path) -> None:
+    class Failing(Runner):
+        def __call__(self, runs: Sequence[RunConfig], on_end: OnEnd) -> list[RunRecord]:
+            records = super().__call__(runs, on_end)
+            for record in records:
+                record.status = "failed"
+            return records
+
+    failing = Failing(tmp_path, {"dlr": 1, "attention": 1})
+    chosen, _, failed = run_selected(suite_of(seeds=1), ("lr",), failing, tmp_path)
+    assert {run.budget.lr for run in chosen} == {0.001}
+    assert sorted(record.budget["lr"] for record in failed.values()) == [0.01, 0.01, 0.1, 0.1]
+
+
 def test_settings_of_a_mixer_and_of_the_one_model_can_be_selected(tmp_path: Path) -> None:
     given = {"length": 16, "steps": 4, "gated_deltanet.heads": "2,4"}
     suite = make_suite({"models": "hybrid", "tasks": "cumsum", "seeds": 2}, given)
@@ -233,18 +280,29 @@ def test_settings_of_a_mixer_and_of_the_one_model_can_be_selected(tmp_path: Path
     assert len(runs) == 1 and records[0].selection["values"] == {"d_state": [16, 8]}
 
 
+def sized(d_model: int, length: int = 2) -> nn.Module:
+    return nn.Linear(d_model, d_model * length)
+
+
+def test_a_setting_of_a_model_with_the_name_of_a_task_parameter_can_be_selected() -> None:
+    runs = [RunConfig.make("cumsum", sized, settings={"model.length": length}) for length in (2, 3)]
+    assert require_selectable(Suite(runs, varied=("model.length", "task.length")), "val") == ("model.length",)
+
+
 def test_values_of_a_budget_field_that_records_may_lack_belong_to_one_selection(tmp_path: Path) -> None:
     suite = make_suite({"models": "dlr", "tasks": "cumsum", "seeds": 2}, {"lr": 0.1, "accumulate": "1,2"})
     runs, records, _ = run_selected(suite, require_selectable(suite, "val"), Runner(tmp_path, {"dlr": 0.1}), tmp_path)
     assert [run.seed for run in runs] == [0, 1] and records[0].budget.get("accumulate") is None
     (variant,) = {variant_of(record).get("accumulate") for _, record in read_records(tmp_path)[0]}
     assert variant == "selected"
+    assert set(frame(tmp_path)["selected"]) == {'{"accumulate": 1}'}
 
 
 @pytest.mark.parametrize(
     ("settings", "by", "message"),
     [
         ({"lr": 0.1, "length": "16,32"}, "val", "--select needs a setting of model or budget with several values"),
+        ({"dlr.d_state": "8,16"}, "val", "dlr.d_state belongs to one model and cannot be selected beside others"),
         ({"lr": 0.1, "steps": "4,8"}, "val", "steps is the same for all compared models and cannot be selected"),
         ({}, "test", "unknown stream to select on 'test'"),
     ],

@@ -225,6 +225,10 @@ def test_slices() -> None:
     task = Chomsky(language="reverse-string", lengths=(8, 8))
     slices = task.slices(task.batch([0]))
     assert slices["length"].tolist() == [[8]] and slices["eighth"][0, 8:].tolist() == list(range(8))
+    task = Chomsky(language="reverse-string", lengths=(8, 16))
+    batch = task.batch(range(32))
+    for size, row in zip(task.outputs(batch.x)[0].tolist(), task.slices(batch)["eighth"], strict=True):
+        assert row[size : 2 * size].tolist() == [8 * output // size for output in range(size)]
     assert list(Chomsky().slices(Chomsky().batch([0]))) == ["length"]
 
 

@@ -135,6 +135,14 @@ def test_tests_have_strings_of_exactly_that_length() -> None:
     assert [test.parameters()["string"] for test in tests.values()] == [[40, 40], [80, 80], [160, 160]]
 
 
+@pytest.mark.parametrize("mode", ["copy", "reverse", "prefix-lookup", "suffix-lookup"])
+@pytest.mark.parametrize("end", [False, True])
+def test_strings_of_one_length_need_no_padding(mode: str, end: bool) -> None:
+    task = make("copying", mode=mode, end=end, string=(12, 12), ngram=2, answer_length=3)
+    mask = task.batch(range(4)).mask
+    assert mask is not None and mask.all()
+
+
 def test_the_answer_does_not_depend_on_what_is_fed() -> None:
     task = Copying(letters=3)
     assert task.answer([3, 2, 0, 1, 4]).tolist() == [-100] * 4 + [2]

@@ -99,6 +99,11 @@ def test_tests_of_whole_strings_are_longer_ones() -> None:
     assert Dyck(whole=(2, 40_000)).tests() == {}, "strings of twice this length are refused"
 
 
+def test_whole_strings_of_one_length_have_no_padding() -> None:
+    mask = Dyck(kinds=2, depth=3, whole=(4, 4)).batch(range(4)).mask
+    assert mask is not None and mask.all()
+
+
 def test_whole_strings_have_no_one_length() -> None:
     with pytest.raises(UsageError, match="dyck has no tests at other lengths"):
         Dyck(kinds=2, depth=3, whole=(2, 84)).at_length(512)

@@ -188,6 +188,15 @@ def test_overwrite_zoology_follows_its_law() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "parameters"), [("overwrite", {"law": "zoology", "keys": 4, "updates": 0}), ("mqar", {"pairs": 4})]
+)
+def test_slots_of_queries_are_uniform_at_power_one(name: str, parameters: dict[str, Any]) -> None:
+    batch = make(name, length=32, vocab=64, power_a=1.0, **parameters).batch(range(2000))
+    asked = (batch.x[:, 8::2] == batch.x[:, :1]) & (batch.y[:, 8::2] >= 0)
+    assert uniform(asked.argmax(axis=1), 12)
+
+
+@pytest.mark.parametrize(
     ("name", "parameters"),
     [("in_context", {"vocab": 16, "noise_vocab": 0, "noise": 0.0}), ("noisy", {"vocab": 32, "noise": 0.2})],
 )
@@ -363,8 +372,9 @@ def test_depo_draws_numbers_of_nodes_by_their_weights() -> None:
     nodes = (batch.mask.sum(axis=1) - 1 - 4) // 2 if batch.mask is not None else np.zeros(1)
     weights = 1 / (np.arange(3, 76) + 75**0.5)
     assert stats.chisquare(np.bincount(nodes, minlength=76)[3:], weights / weights.sum() * 6000).pvalue > UNLIKELY
-    tested = make("depo", nodes=3, hops=32, words=(100, 1, 1)).batch(range(400), split="test").x
-    assert set((tested[(tested > 200) & (tested <= 232)] - 200).tolist()) == {1, 2, 4, 8, 16, 24, 32}
+    for hops, steps in ((32, {1, 2, 4, 8, 16, 24, 32}), (6, {1, 2, 4, 6})):
+        tested = make("depo", nodes=3, hops=hops, words=(100, 1, 1)).batch(range(400), split="test").x
+        assert set((tested[(tested > 200) & (tested <= 200 + hops)] - 200).tolist()) == steps
 
 
 def test_depo_orders_edges_and_questions_at_random() -> None:

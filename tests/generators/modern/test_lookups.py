@@ -193,6 +193,13 @@ def test_tasks_have_the_further_tests_of_their_axes() -> None:
     assert make("joint-recall", preset="small-hard").tests()["8x8"].input.length == 274
     language = make("in-context-language", length=64, strings=(3, 6)).tests()["4x"].parameters()
     assert (language["length"], language["strings"]) == (256, [12, 24])
+    assert set(make("k-hop", preset="paper").tests()) == {"2x", "4x", *(f"hops-{hops}" for hops in range(9))}
+    depo: Any = make("depo", preset="paper").tests()["2x"]
+    assert depo.nodes == (3, 450)
+    given: Any = make("overwrite", keys=4, updates=2, length=20).tests()
+    assert [test.updates for test in given.values()] == [4, 8, 16]
+    slots = make("overwrite", law="zoology", keys=4, updates=2).tests()
+    assert [test.input.length for test in slots.values()] == [40, 80, 160]
     assert make("noisy-recall", length=2**24).tests().keys() == {"noise-0", "noise-0.4", "noise-0.6", "noise-0.8"}
 
 
@@ -300,6 +307,10 @@ SLICES: list[tuple[str, dict[str, Any], str, dict[str, list[int]]]] = [
         *("variable-tracking", {"order": "shuffled", "chains": 2, "hops": 1, "variables": 4}),
         *("1 0 0 9 3 2 2 10 0 1 2 3", {"hops": [0, 1, 0, 1]}),
     ),
+    (
+        *("variable-tracking", {"order": "shuffled", "chains": 1, "variables": 5}),
+        *("1 0 0 5 3 2 2 1 4 3 0 1 2 3 4", {"hops": [0, 1, 2, 3, 4]}),
+    ),
     ("compression", {"length": 11}, "0 1 2 3 4 5 6 7 8 9 15", {"position": [0, 0, 2, 3, 4, 5, 5, 7, 8, 9]}),
     ("adding", {"length": 5}, "0 .1 .2 .3 .9", {"distance": [4]}),
 ]
@@ -327,6 +338,41 @@ def test_unanswerable_questions_have_no_label() -> None:
     assert make("k-hop", law="clean").answer([1, 17, 18]).tolist() == [IGNORED] * 3
     joint = make("joint-recall", room=(16, 16))
     assert joint.answer([0, 35, 19, 5, 1, 36, 19, 6]).tolist() == [IGNORED] * 8
+
+
+def test_answers_of_inputs_that_end_within_a_pair() -> None:
+    grid = make("fuzzy-recall", law="grid", length=120)
+    pair = [1, 2, 3, 9, 10, 11]
+    assert grid.answer([*pair, *pair[:4]]).tolist() == [IGNORED] * 8 + [9, 10]
+    assert grid.answer([*pair, *pair[:2]]).tolist() == [IGNORED] * 8
+    assert make("joint-recall").answer([0, 35, 19, 5, 1, 35, 19]).tolist() == [IGNORED] * 6 + [5]
+
+
+@pytest.mark.parametrize("parameters", [{"contexts": 3, "keys": (2, 4)}, {"contexts": (2, 4), "keys": 3}])
+def test_a_table_of_any_size_has_padding(parameters: dict[str, Any]) -> None:
+    batch = make("joint-recall", **parameters).batch(range(32))
+    assert batch.mask is not None and np.array_equal(batch.mask, batch.x != 2)
+
+
+def test_names_of_any_size_have_padding() -> None:
+    batch = make("depo", nodes=4, words=(50, 1, 2)).batch(range(8))
+    assert batch.mask is not None and np.array_equal(batch.mask, batch.x != 0)
+
+
+def test_values_of_one_token_keys_are_all_tokens_but_one() -> None:
+    last = set()  # whether the last of the tokens is a value
+    for facts in range(2, 20):
+        task: Any = make("memorization", law="mad", facts=facts)
+        values = task.table().tolist()
+        assert len(set(values)) == facts and min(values) >= facts
+        last.add(2 * facts in values)
+    assert last == {False, True}
+
+
+def test_memorization_counts_facts_above_chance() -> None:
+    task = make("memorization", law="mad", facts=127)
+    for score, facts in ((1.0, 127), (0.5, 127 * 62.5 / 126), (1 / 127, 0), (0.0, 0)):
+        assert task.derived_scores({"accuracy": score}, {})["facts_stored"] == pytest.approx(facts, abs=1e-9)
 
 
 def test_compression_counts_bits() -> None:

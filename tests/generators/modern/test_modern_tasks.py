@@ -51,9 +51,11 @@ FLOORS: list[tuple[str, dict[str, Any], str, float]] = [
         ("word-problem", {"group": group, "length": 64}, "window-8", (8 + 56 / order) / 64)
         for group, order in (("Z2", 2), ("S3", 6), ("A4", 12), ("S4", 24), ("A5", 60))
     ],
+    ("word-problem", {"group": "A5", "length": 64, "tokens": "generators"}, "window-8", 0.141),
     ("word-problem", {"group": "S3", "length": 64}, "majority", 1 / 6),
     ("flip-flop", {}, "majority", 0.5),
     ("flip-flop", {}, "last-bit", 0.604),
+    ("flip-flop", {"clean": True}, "last-bit", 0.557),  # a blank is no bit
     ("flip-flop", {"ignore": 0.1}, "last-bit", 0.95),
     ("flip-flop", {"ignore": 0.98}, "last-bit", 0.51),
     ("dyck", {}, "majority", 1 / 8),
@@ -117,6 +119,7 @@ FLOORS: list[tuple[str, dict[str, Any], str, float]] = [
     ("depo", {"law": "clean", "nodes": 24, "hops": 4, "queries": 10, "words": (64, 1, 1)}, "one-node", 0.042),
     ("variable-tracking", {}, "majority", 1 / 16),
     ("variable-tracking", {}, "last-constant", 0.17),
+    ("variable-tracking", {"constants": 2}, "last-constant", 0.567),
     ("variable-tracking", {"order": "shuffled"}, "first-constant", 0.25),
     ("variable-tracking", {"order": "shuffled", "noise": 1.0}, "first-constant", 0.25),
     ("memorization", {}, "majority", 1 / 64),
@@ -138,9 +141,11 @@ def test_floors_are_those_of_the_law(name: str, parameters: dict[str, Any], base
         ("fuzzy-recall", {}, {"majority"}),
         ("fuzzy-recall", {"law": "grid", "key_tokens": 2, "length": 40}, {"majority", "last-letter"}),
         ("compression", {"length": 16}, {"majority"}),
+        ("compression", {"length": 17}, {"majority", "recent-8"}),
         ("induction-heads", {"length": 33}, {"majority"}),
         ("noisy-recall", {"length": 32}, {"majority", "window-16"}),
-        ("selective-copying", {"noise": 12, "memorise": 4}, {"majority"}),
+        ("selective-copying", {"noise": 27, "memorise": 4}, {"majority"}),
+        ("selective-copying", {"noise": 28, "memorise": 4}, {"majority", "window-16"}),
         ("word-problem", {"length": 8}, {"majority"}),
         ("copying", {"feed": "blank"}, {"majority"}),
         ("copying", {"mode": "reverse"}, {"majority"}),

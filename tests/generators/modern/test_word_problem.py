@@ -11,6 +11,7 @@ from published_arrays import published, same_law
 from lrtasks.errors import UsageError
 from lrtasks.generators import make
 from lrtasks.generators.tasks.word_problem import WordProblem
+from lrtasks.spec import Batch
 
 GROUPS = {"Z2": "Z2", "S3": "S3", "S4": "S4", "A5": "A5", "Z60": "Z60", "A4_x_Z5": "A4xZ5"}
 
@@ -63,6 +64,12 @@ def test_cycle_navigation_is_z5_with_generators() -> None:
 def test_the_last_product_alone_can_be_asked() -> None:
     every, last = (WordProblem(length=10, labels=labels).answer([1, 2] * 5) for labels in ("every", "last"))
     assert last.tolist() == [-100] * 9 + [int(every[-1])]
+
+
+def test_text_names_the_elements_that_generators_stand_for() -> None:
+    task = WordProblem(group="Z5", tokens="generators", length=3)
+    x = np.array([[0, 1, 2]])
+    assert task.text(Batch(x, task.answer(x[0])[None]), 0) == "4 0 1 | 4 4 0"
 
 
 def test_slices_tell_octaves_and_the_last_position() -> None:
