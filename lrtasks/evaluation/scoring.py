@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from lrtasks.errors import UsageError
 from lrtasks.generators.base import Slices, Task
@@ -32,8 +33,10 @@ class Scorer:
         self._sums: list[np.ndarray] = []
         self._groups: dict[str, dict[Any, np.ndarray]] | None = {} if slices else None
 
-    def update(self, prediction: np.ndarray, batch: Batch) -> None:
+    def update(self, prediction: ArrayLike, batch: Batch) -> None:
         """Add one batch; ``prediction`` has the shape of ``batch.y``: finite real values, or class labels.
+
+        It is an array of NumPy, PyTorch or JAX in the memory of the CPU, or a list.
 
         Raises:
             UsageError: if the shape is another one, or a value is not finite.
@@ -42,10 +45,10 @@ class Scorer:
             raise UsageError(
                 f"a prediction must have the shape of batch.y, {batch.y.shape}, found {np.shape(prediction)}"
             )
-        prediction = np.asarray(prediction)  # a list, or an array of JAX or PyTorch
-        if not np.isfinite(prediction).all():
-            raise UsageError(f"a prediction must be finite, found {prediction[~np.isfinite(prediction)][0]}")
-        sums = self._metric.sums(prediction, batch)
+        predicted = np.asarray(prediction)
+        if not np.isfinite(predicted).all():
+            raise UsageError(f"a prediction must be finite, found {predicted[~np.isfinite(predicted)][0]}")
+        sums = self._metric.sums(predicted, batch)
         of_samples = sums.reshape(len(sums), -1, sums.shape[-1]).sum(axis=1, dtype=np.float64)
         of_batch = of_samples.sum(axis=0)
         self._sums.append(of_samples)
