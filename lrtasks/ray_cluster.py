@@ -16,8 +16,8 @@ from typing import Any
 from lrtasks.errors import UsageError
 
 SECONDS_TO_ANSWER = 60.0
-TRIES = 3
-"""Largest number of attempts to execute a run whose workers are lost, and to connect to a cluster."""
+TRIES = 5
+"""Largest number of attempts to connect to a cluster."""
 
 
 @contextmanager

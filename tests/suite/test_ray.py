@@ -22,6 +22,7 @@ from quick_runs import outcome
 
 from lrtasks import UsageError, ray_cluster
 from lrtasks.suite.backends import Job
+from lrtasks.suite.backends import ray as backend
 from lrtasks.suite.backends.ray import Ray
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("ray")]
@@ -121,7 +122,7 @@ def test_a_run_whose_worker_is_lost_again_and_again_is_given_up(place: Place, tm
 
     diary, job = Diary(kill), paused.job(tmp_path, tmp_path / "shift" / "run", steps=200)
     diary.execute(Ray(address=place.address), [job])
-    assert diary.begun == [0] * ray_cluster.TRIES
+    assert diary.begun == [0] * backend.TRIES
     assert diary.lines[0].startswith("its Ray worker was lost 3 times; the last error: The worker died")
     assert running(tmp_path) == []
     assert points == [2, 4, 6]

@@ -11,11 +11,13 @@ from typing import Any, ClassVar
 
 from lrtasks.config import parameter
 from lrtasks.errors import UsageError
-from lrtasks.ray_cluster import TRIES, connected, describe
+from lrtasks.ray_cluster import connected, describe
 from lrtasks.suite.backends import Backend, Event, Failure, Job
 from lrtasks.suite.backends.remote import Remote, Report, run_there
 
 SECONDS_BETWEEN_LOOKS = 1.0
+TRIES = 3
+"""Largest number of attempts to execute a run whose workers are lost."""
 
 
 @dataclass(frozen=True)
