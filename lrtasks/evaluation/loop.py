@@ -239,9 +239,8 @@ def check_output(output: Any, x: Tensor, task: Task, *, target: Spec | None = No
         mode = "training" if training else "evaluation"
         raise UsageError(f"output of forward in {mode} {problem} (task {task.name})")
     if training and not output.requires_grad:
-        why = "it was detached, or no weight is trained"
-        why = why if torch.is_grad_enabled() else "gradients are off (torch.no_grad or torch.inference_mode)"
-        raise UsageError(f"forward returned an output without a gradient: {why}")
+        off, lost = "gradients are off (torch.no_grad or inference_mode)", "it was detached, or no weight is trained"
+        raise UsageError(f"forward returned an output without a gradient: {lost if torch.is_grad_enabled() else off}")
 
 
 def _check_unchanged(model: nn.Module, batch: Loaded, state: dict[str, Tensor], x: Tensor) -> None:

@@ -317,7 +317,10 @@ class MissingDuplicate(Language):
 
 
 class _Binary(Language):
-    """Two binary numbers, least significant digit first, with an operator between; 1 or 2 tokens are one number."""
+    """Two binary numbers, least significant digit first, with an operator between.
+
+    A string of 1 or 2 tokens is one number.
+    """
 
     classes = 3
 

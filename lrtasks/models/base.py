@@ -391,7 +391,7 @@ def uninitialised(model: nn.Module) -> list[str]:
 def offered(model: nn.Module, method: str) -> Iterator[tuple[str, Callable[..., Any]]]:
     """Yield the qualified name and the bound method of each module inside ``model`` that has ``method``."""
     for name, module in model.named_modules():
-        if "_orig_mod" in dict(module.named_children()):  # a compiled module has all methods of the original
+        if "_orig_mod" in module._modules:  # a compiled module has all methods of the original
             continue
         function = getattr(module, method, None)
         if callable(function):
