@@ -121,15 +121,15 @@ class S5Core(DiagonalSSM):
         super().__init__(config.d_state // 2, {"lr": config.recurrent_lr} if config.recurrent_lr else {})
         d_model, pairs, blocks = config.d_model, self.states, config.blocks_of_start
         self.discretisation = config.discretisation
+        dtype = torch.get_default_dtype()
         eigenvalues, vectors = legs_eigenvalues(2 * pairs // blocks)
-        Lambda = torch.from_numpy(np.tile(eigenvalues, blocks))
         V = torch.from_numpy(np.kron(np.eye(blocks), vectors))
-        self.Lambda_re = nn.Parameter(Lambda.real.float().clone())
-        self.Lambda_im = nn.Parameter(Lambda.imag.float().clone())
+        self.Lambda_re = nn.Parameter(torch.tensor(np.tile(eigenvalues.real, blocks), dtype=dtype))
+        self.Lambda_im = nn.Parameter(torch.tensor(np.tile(eigenvalues.imag, blocks), dtype=dtype))
         B = torch.randn(2 * pairs, d_model, dtype=torch.float64) / math.sqrt(2 * pairs)
-        self.B = nn.Parameter(torch.view_as_real(V.mH @ B.to(V.dtype)).float())
+        self.B = nn.Parameter(torch.view_as_real(V.mH @ B.to(V.dtype)).to(dtype))
         C = torch.randn(d_model, 2 * pairs, dtype=torch.complex128) / math.sqrt(pairs)
-        self.C = nn.Parameter(torch.view_as_real(C @ V).float())
+        self.C = nn.Parameter(torch.view_as_real(C @ V).to(dtype))
         self.D = nn.Parameter(torch.randn(d_model))
         self.log_step = nn.Parameter(torch.empty(pairs, 1).uniform_(math.log(config.dt_min), math.log(config.dt_max)))
 

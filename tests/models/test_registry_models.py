@@ -47,6 +47,19 @@ def small(name: str) -> dict[str, Any]:
     return known | {"layers": "gated-deltanet:1,attention:1"} if name == "hybrid" else known
 
 
+@pytest.mark.parametrize("name", names())
+def test_a_model_is_built_with_the_default_type_of_torch(name: str) -> None:
+    given = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        model = registry.get(name).make(**small(name)).build(*SPECS["signals"], causal=True)
+        outputs = model(torch.randn(2, LENGTH, 3))
+    finally:
+        torch.set_default_dtype(given)
+    assert outputs.dtype == torch.float64
+    assert all(torch.finfo(value.dtype).bits == 64 for value in model.parameters())
+
+
 DROPPED = {"focus": 4, "focus-h": 3} | dict.fromkeys(("longvq", "mega", "mega-chunk"), 4)
 """Places with dropout in one layer of the models whose files name them in formulas; others: each mixer's output."""
 
