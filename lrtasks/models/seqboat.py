@@ -48,9 +48,9 @@ class Router(nn.Module):
     """The configurator of one module: where the module runs, and the confidence c in [0, 1] of "run".
 
     ``softmax`` and ``sigmoid``: two logits or one, ``h W + b``, divided by τ. ``gumbel``: two logits, in training each
-    plus an independent Gumbel draw, divided by max(2 · 0.999995^T, ½). T counts training steps in a buffer, so that a
-    checkpoint stores it; evaluation has no draws (the public code sets c = 1). ``moe``: logits <W h, e_i> / |e_i|
-    with learned embeddings e_0, e_1 of width 16, as X-MoE does (arXiv:2204.09179).
+    plus an independent Gumbel draw, divided by max(2 · 0.999995^T, ½). T counts the forward passes in training, in a
+    buffer that a checkpoint stores; evaluation has no draws (the public code sets c = 1). ``moe``: logits
+    <W h, e_i> / |e_i| with learned embeddings e_0, e_1 of width 16, as X-MoE does (arXiv:2204.09179).
     """
 
     updates: Tensor
