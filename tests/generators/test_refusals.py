@@ -49,8 +49,8 @@ PARAMETERS: list[tuple[str, dict[str, Any], str]] = [
     ("copying", {"mode": "suffix-lookup", "string": (5, 6), "law": "clean"}, "need strings of at least 7 letters"),
     (
         "copying",
-        {"mode": "suffix-lookup", "string": (20, 50), "law": "clean", "letters": 3},
-        "3 letters make 27 keys of 3",
+        {"mode": "suffix-lookup", "string": (20, 50), "law": "clean", "letters": 2},
+        "2 letters make 8 keys of 3",
     ),
     ("copying", {"mode": "suffix-lookup", "string": (80, 90), "ngram": 64}, "must be below 2"),
     ("selective-copying", {"alphabet": 2}, "alphabet must be at least 3"),

@@ -18,6 +18,8 @@ PAPER = {"end": True, **budget(steps=50_000, batch_size=32, lr=5e-5, eval_every=
 
 MAX_KEYS = 2**62
 """Upper bound on the number of different keys, because each key is represented by one integer."""
+MIN_STARTS = 0.1
+"""Smallest expected number of keys in a string that occur once; with fewer, most strings would be drawn again."""
 
 
 @registry.register("copying")
@@ -83,9 +85,16 @@ class Copying(TokenTask):
             self.refuse(f"{needed} strings of at least {self._shortest} letters, found string {list(self.string)}")
         if self.letters**self.ngram >= MAX_KEYS:
             self.refuse(f"letters ** ngram must be below 2^62, found letters {self.letters} and ngram {self.ngram}")
-        if self.law == "clean" and self.letters**self.ngram < self.string[1]:
-            keys = f"{self.letters} letters make {self.letters**self.ngram} keys of {self.ngram}"
-            self.refuse(f"{keys}, too few for one that occurs once in {self.string[1]} letters")
+        if self.law == "clean":
+            starts, length = min((self._expected_starts(length), length) for length in (self._shortest, self.string[1]))
+            if starts < MIN_STARTS:
+                keys = f"{self.letters} letters make {self.letters**self.ngram} keys of {self.ngram}"
+                self.refuse(f"{keys}, too few for one that occurs once in {length} letters")
+
+    def _expected_starts(self, length: int) -> float:
+        """Return about how many starts in a string leave room for the answer and have a key that occurs once."""
+        others = length - self.ngram
+        return (others - self.answer_length + 1) * (1 - 1 / self.letters**self.ngram) ** others
 
     @property
     def _lookup(self) -> bool:

@@ -10,6 +10,7 @@ import pytest
 from published_arrays import asked, published, same_law
 from scipy import stats
 
+from lrtasks.errors import UsageError
 from lrtasks.generators import make
 from lrtasks.generators.tasks.copying import Copying
 
@@ -121,6 +122,24 @@ def test_clean_keys_come_once_and_anywhere() -> None:
         starts[found[0]] += 1
     assert set(starts) == set(range(7))
     assert stats.chisquare([starts[start] for start in range(7)]).pvalue > 1e-4
+
+
+@pytest.mark.parametrize(("letters", "ngram", "longest"), [(26, 1, 50), (8, 2, 256), (2, 3, 9)])
+def test_clean_takes_strings_longer_than_the_number_of_keys(letters: int, ngram: int, longest: int) -> None:
+    task = Copying(
+        mode="suffix-lookup", law="clean", letters=letters, ngram=ngram, answer_length=2, string=(7, longest)
+    )
+    for x in task.batch(range(100)).x:
+        string, key, _ = task._question(x)
+        places = range(len(string) - ngram + 1)
+        assert sum(np.array_equal(string[place : place + ngram], key) for place in places) == 1
+
+
+def test_clean_lookups_of_few_letters_are_tested_on_longer_strings() -> None:
+    task = make("copying", mode="suffix-lookup", law="clean", letters=8, ngram=2, string=(16, 64))
+    assert list(task.tests()) == ["2x", "4x", "8x"]
+    with pytest.raises(UsageError, match="too few for one that occurs once in 2048 letters"):
+        make("copying", mode="suffix-lookup", law="clean", letters=8, ngram=2, string=(16, 2048))
 
 
 def test_a_lookup_has_room_for_key_and_answer() -> None:
