@@ -162,7 +162,7 @@ def require_known(what: str, word: Any, known: Collection[str]) -> None:
 def unknown(what: str, word: Any, known: Iterable[str], allowed: str = "") -> UsageError:
     """Return the error for a name that is not in ``known`` or is not a string.
 
-    The message lists all names of ``known``; if they are many, ``allowed`` says in their place where they are listed.
+    The message lists all names in ``known``. If there are many, ``allowed`` replaces them and says where to find them.
 
     >>> str(unknown("task", "shfit", ["shift", "sort"]))
     "unknown task 'shfit'; did you mean 'shift'? Allowed: shift, sort"

@@ -98,7 +98,7 @@ def remove_partials(path: Path) -> None:
 def held(path: Path, what: str, *, patience: float = 0.0) -> Iterator[None]:
     """Hold the lock file ``path`` and remove it afterwards; ``what`` names the locked work in messages.
 
-    The system releases the lock when this process dies, for whatever reason. Child processes do not inherit the lock.
+    The system releases the lock when this process dies for any reason. Child processes do not inherit the lock.
     Workers that live a little longer than a killed parent therefore do not keep it.
 
     Raises:

@@ -1,7 +1,7 @@
 """Child processes (commands of lrtasks, and workers) that never outlive the process that started them.
 
 The standard input of a command is a pipe. The parent holds the other end and never writes to it. The pipe closes when
-the parent dies, for whatever reason; then the child kills itself and the processes that it started.
+the parent dies for any reason; then the child kills itself and the processes that it started.
 
 Loading torch and Lightning takes seconds of CPU time. On Linux, many commands can therefore fork from one process that
 has already loaded these packages (:class:`Template`). The template process starts no threads and does nothing else.

@@ -130,7 +130,7 @@ class RunRecord:
     def score(self, name: str, split: str = "test") -> float | None:
         """Return a score, or ``None`` if the run has no finite score of this name.
 
-        Test scores count only if the run is done: a run can fail after its test, for instance in its diagnostics.
+        Test scores count only if the run is done: a run can fail after its test, for example in its diagnostics.
         """
         return None if split == "test" and self.status != "done" else self._finite_score(name, split)
 
@@ -263,7 +263,7 @@ def finished_record(folder: Path, digest: str) -> RunRecord | None:
 
 
 def _from_schema_1(content: dict[str, Any]) -> dict[str, Any]:
-    """Convert a record of schema 1, which calls baselines floors, identifies own models by modules, has no digest."""
+    """Convert a record of schema 1: it calls baselines floors, identifies own models by modules, and has no digest."""
     content = {("baselines" if name == "floors" else name): value for name, value in content.items()}
     if isinstance(content.get("model"), dict):
         renamed = {("source" if name == "structure" else name): value for name, value in content["model"].items()}

@@ -314,7 +314,7 @@ def address_digest(address: str) -> str:
 def has_own_name(target: Any) -> bool:
     """Return whether the qualified name of a class or function leads back to it, and therefore identifies it.
 
-    The result is false for an anonymous or inner function, a ``functools.partial`` and an instance.
+    The result is false for an anonymous or inner function, a ``functools.partial`` and an object of a class.
     """
     found: Any = sys.modules.get(getattr(target, "__module__", ""))
     for part in getattr(target, "__qualname__", "").split("."):

@@ -86,12 +86,12 @@ class RunConfig:
             UsageError: for an unknown name (the message suggests similar names) or a value out of range.
         """
         require_task(task)
-        task_name, instance = split_preset(task) if isinstance(task, str) else ("", "")
+        task_name, task_preset = split_preset(task) if isinstance(task, str) else ("", "")
         task_class = registry.get(task_name) if isinstance(task, str) else type(task)
         model_class = model_presets(model)
         require_preset(preset, [task_class, *([model_class] if model_class else [])])
-        if instance and instance not in task_class.presets:
-            raise unknown(f"preset of {task_name}:", instance, task_class.presets)
+        if task_preset and task_preset not in task_class.presets:
+            raise unknown(f"preset of {task_name}:", task_preset, task_class.presets)
         known = {"task": task_class.parameter_names(), "model": model_parameter_names(model)}
         known["budget"] = Budget.parameter_names()
         label = model_label(model, name)
@@ -104,7 +104,7 @@ class RunConfig:
             if repr(named.setdefault(name_of, value)) != repr(value):
                 raise UsageError(f"{name_of[6:]} of {label} is given twice: {named[name_of]} and {value}")
         given = assign(named, known, options=options)
-        of_task, task_budget = task_class.preset_values(instance or preset)
+        of_task, task_budget = task_class.preset_values(task_preset or preset)
         of_model, model_budget = model_class.preset_values(preset) if model_class else ({}, {})
         both = f"{preset}/{task_class.name}"
         of_both, both_budget = model_class.preset_values(both) if model_class else ({}, {})
@@ -159,8 +159,8 @@ class RunConfig:
         """Return a title of the run for readers, with all settings that the user gave."""
         plain = {name: value if isinstance(value, tuple | list) else [value] for name, value in self.settings.items()}
         settings = "".join(f" {name.split('.')[-1]}={','.join(map(str, values))}" for name, values in plain.items())
-        _, instance = split_preset(self.task_address or "")
-        task = f"{self.task.name}@{instance}" if instance else self.task.name
+        _, task_preset = split_preset(self.task_address or "")
+        task = f"{self.task.name}@{task_preset}" if task_preset else self.task.name
         return f"{self.model.name} on {task}{settings} seed {self.seed}"
 
     def command(self) -> list[str]:
@@ -268,7 +268,7 @@ def require_task(task: object) -> None:
 
 
 def require_preset(preset: str, classes: Iterable[type[Any]]) -> None:
-    """Raise :class:`UsageError` for a preset that neither :data:`DEFAULTS` nor one of these classes has."""
+    """Raise :class:`UsageError` for a preset that is not in :data:`DEFAULTS` or in one of these classes."""
     known = {*DEFAULTS, *(name for cls in classes for name in cls.presets if "/" not in name)}
     require_known("preset", preset, known)
 

@@ -1,6 +1,6 @@
 """Make the generated parts of the documentation, or check that they are up to date.
 
-    python docs/scripts/generate.py            # floors, pictures, heat map, frame of the published runs, and the
+    python docs/scripts/generate.py            # floors, images, heat map, frame of the published runs, and the
                                                # generated regions of all pages
     python docs/scripts/generate.py --check    # change nothing; print stale files and exit with 1 if there are any
     python docs/scripts/generate.py --check --regions
@@ -91,7 +91,7 @@ def _measured(write: bool) -> Iterator[Path]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 if something is stale")
-    parser.add_argument("--regions", action="store_true", help="leave floors, pictures and heat map as they are")
+    parser.add_argument("--regions", action="store_true", help="leave floors, images and heat map as they are")
     arguments = parser.parse_args()
     found = list(stale(regions_only=arguments.regions, write=not arguments.check))
     for path in found:

@@ -75,7 +75,7 @@ def on_page_content(content: str, *, page: Page, **_: object) -> str:
 
 
 def _tour() -> Iterator[tuple[str, str | bytes]]:
-    """Yield the pictures of the tour's notebook, then the notebook as a page: name below docs/ and content."""
+    """Yield the images of the tour's notebook, then the notebook as a page: name below docs/ and content."""
     parts = []
     for number, cell in enumerate(json.loads(NOTEBOOK.read_text())["cells"]):
         source = "".join(cell["source"])

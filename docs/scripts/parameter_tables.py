@@ -15,6 +15,7 @@ WORDS = {
     "bool": "`true`, `false`",
     "str": "a string",
     "tuple[int, ...]": "whole numbers",
+    "tuple[float, ...]": "numbers",
     "tuple[str, ...]": "strings",
     "None": "none",
 }

@@ -1,4 +1,4 @@
-"""Make the pictures of docs/tasks/pathfinder.md: images with targets for each resolution, and the three flaws.
+"""Make the images of docs/tasks/pathfinder.md: images with targets for each resolution, and the three flaws.
 
 python docs/scripts/pathfinder_pictures.py
 """
@@ -21,7 +21,7 @@ GAP = 6
 
 
 def example(res: int, variant: str, label: int) -> tuple[Layout, Picture]:
-    """Return layout and picture of the first image with this label in a fixed stream."""
+    """Return layout and drawing of the first image with this label in a fixed stream."""
     rng = np.random.default_rng(0)
     while True:
         layout = lay_out(make("pathfinder", res=res, variant=variant).settings, rng)
@@ -38,7 +38,7 @@ def enlarged(picture: np.ndarray, side: int) -> np.ndarray:
 
 
 def table(rows: list[list[np.ndarray]]) -> Image.Image:
-    """Arrange pictures of equal size in rows and columns, with a white gap between them."""
+    """Arrange images of equal size in rows and columns, with a white gap between them."""
     framed = [np.hstack([np.pad(p, ((0, GAP), (0, GAP), (0, 0)), constant_values=255) for p in row]) for row in rows]
     return Image.fromarray(np.vstack(framed)[:-GAP, :-GAP])
 

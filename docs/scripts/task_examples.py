@@ -1,4 +1,4 @@
-"""The example of each task: its parameters, its picture, and the floors at the preset ``small``."""
+"""The example of each task: its parameters, its image, and the floors at the preset ``small``."""
 
 from __future__ import annotations
 
@@ -81,12 +81,12 @@ def picture(name: str) -> Image.Image:
 
 
 def pictures() -> dict[Path, Image.Image]:
-    """Return the pictures by file, for all tasks without a text form."""
+    """Return the images by file, for all tasks without a text form."""
     return {TASKS / "pictures" / f"{name}.png": picture(name) for name in registry.built_in() if text(name) is None}
 
 
 def same_picture(one: Image.Image, other: Image.Image) -> bool:
-    """Return whether two pictures are equal except for small differences, as of font and line smoothing."""
+    """Return whether two images are equal except for small differences, such as fonts and line smoothing."""
     if one.size != other.size:
         return False
     left, right = (np.asarray(image.convert("RGB"), dtype=np.float64) for image in (one, other))

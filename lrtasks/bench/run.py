@@ -76,7 +76,7 @@ def make_cases(
                     case.build()  # report now settings that the user's own class does not take
             except UsageError:
                 raise
-            except Exception:  # as of .item() on a meta tensor; the measurement itself reports all other errors
+            except Exception:  # such as .item() on a meta tensor; the measurement itself reports all other errors
                 continue
     return [Case(name, length, settings, device, hyper) for length in lengths for name in ordered]
 

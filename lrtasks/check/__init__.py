@@ -86,7 +86,7 @@ def check_registered(name: str, *, preset: str = "small", settings: Mapping[str,
     """
     from lrtasks import generators, models
 
-    task_name, instance = split_preset(name)
+    task_name, task_preset = split_preset(name)
     is_task, refused = generators.registry.owns(task_name), dict[str, list[str]]()
     owner = "task." if is_task else "model."
     given = {key.removeprefix(owner): value for key, value in (settings or {}).items()}
@@ -100,7 +100,7 @@ def check_registered(name: str, *, preset: str = "small", settings: Mapping[str,
 
         cls = generators.registry.get(task_name)
         require_preset(preset, [cls])
-        chosen = instance or (preset if preset in cls.presets else None)
+        chosen = task_preset or (preset if preset in cls.presets else None)
         problems = problems_of(check_task, generators.make(task_name, preset=chosen, **given))
         pairs = [(task_name, "dlr", each) for each in cls.presets]
     else:

@@ -402,7 +402,7 @@ def _training_state(probe: _Probe) -> None:
     what = (
         "in training mode, the same weights, buffers, input and random numbers give another output after another batch"
     )
-    probe.compare(expected, output(), what, "; a resumed run cannot restore what is neither parameter nor buffer")
+    probe.compare(expected, output(), what, "; a resumed run restores only parameters and buffers")
 
 
 def _reload(probe: _Probe) -> None:

@@ -42,7 +42,7 @@ def check_task(task: Task | type[Task] | str, *, samples: int = 8, seed: int = 0
     One batch is made in a second interpreter with another hash seed, which must not import torch, tensorflow or jax.
 
     Args:
-        task: an instance that makes small samples; or a class or a registered name, checked at its defaults.
+        task: a task that makes small samples; or a class or a registered name, checked at its defaults.
         samples: number of samples to draw for each check, at least 2.
         seed: seed of the samples.
 

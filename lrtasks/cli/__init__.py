@@ -87,7 +87,7 @@ def make_app(words: Sequence[str] = ()) -> typer.Typer:
                 continue
             extra = name in TAKE_PARAMETERS
             context = {"allow_extra_args": extra, "ignore_unknown_options": extra}
-            # typer keeps the line breaks of a docstring, whatever the width of the terminal
+            # typer keeps the line breaks of a docstring at every width of the terminal
             paragraphs = inspect.cleandoc(command.__doc__).split("\n\n")
             text = "\n\n".join(paragraph.replace("\n", " ") for paragraph in paragraphs)
             app.command(name, help=text, rich_help_panel=panel, context_settings=context)(command)
@@ -114,7 +114,7 @@ def main() -> None:
     debug = "--debug" in sys.argv[1:]
     set_process_defaults()
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by the caller, as `>&-` does
+        if getattr(sys, name) is None:  # closed by the caller, for example by `>&-`
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
         elif hasattr(getattr(sys, name), "reconfigure"):
             getattr(sys, name).reconfigure(errors="replace")  # an output that is not UTF-8 gets "?"
@@ -123,7 +123,8 @@ def main() -> None:
         for word in filter(_SINGLE_DASH.fullmatch, sys.argv[1:]):
             raise UsageError(f"unknown option {word}; options other than -o and -h have two dashes: -{word}")
         for before, word in itertools.pairwise(sys.argv):
-            if not word or _EMPTY.fullmatch(word):  # as of a variable of the shell that is not set; a path would be "."
+            # such as the value of a shell variable that is not set; as a path, it would mean "."
+            if not word or _EMPTY.fullmatch(word):
                 option = (word or before).rstrip("=")
                 what = f"option {option}" if option.startswith("-") else "argument"
                 raise UsageError(f"{what} has an empty value; give a value or leave it out")
@@ -138,7 +139,7 @@ def main() -> None:
         _fail(error.format_message() + _misspelt(error), 2, debug)
     except (typer.Abort, KeyboardInterrupt):
         _fail("interrupted; give the same command again to continue", 1, debug)
-    except BrokenPipeError:  # the reader of the output has ended, as `| head` does
+    except BrokenPipeError:  # the reader of the output has ended, such as `| head`
         _forget_output()
         sys.exit(1)
     except OSError as error:  # a full disk, a missing folder, a closed output

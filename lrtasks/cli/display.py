@@ -63,7 +63,7 @@ def screen(progress: SuiteProgress) -> Group:
 
 
 def grid(progress: SuiteProgress) -> Table:
-    """Return a table of tasks × models; the more numerous ones are the rows, those with unfinished runs first.
+    """Return a table of tasks and models. The longer list makes the rows; rows with unfinished runs come first.
 
     A cell shows the mean score of the finished seeds, a status symbol, or both.
     """

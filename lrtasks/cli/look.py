@@ -111,7 +111,7 @@ def preview(
     context: Context,
     task: options.TaskName,
     out: Annotated[
-        Path | None, Option("--out", "-o", help="Picture to write, .png, .svg or .pdf (default: TASK.png).")
+        Path | None, Option("--out", "-o", help="Figure to write, .png, .svg or .pdf (default: TASK.png).")
     ] = None,
     samples: Annotated[int, Option(help="Number of samples to draw.")] = 2,
     seed: Annotated[int, Option(help="Seed of the samples.")] = 0,
@@ -127,13 +127,13 @@ def preview(
     from lrtasks.generators.preview import preview as drawn
     from lrtasks.results import style
 
-    name, instance = split_preset(task)
+    name, task_preset = split_preset(task)
     given = options.task_parameters(context, name, settings)
     # a task of another package may have no presets; then its defaults are used
     known = generators.registry.get(name).presets or preset != "small"
-    if instance and preset != "small":
-        raise UsageError(f"a preset is given twice: {instance} and {preset}")
-    made = generators.make(name, preset=instance or (preset if known else None), **given)
+    if task_preset and preset != "small":
+        raise UsageError(f"a preset is given twice: {task_preset} and {preset}")
+    made = generators.make(name, preset=task_preset or (preset if known else None), **given)
     path = out or Path(f"{made.name}.png")
     with redirect_stdout(sys.stderr):  # output of the task's code must not mix with the result
         style.save(drawn(made, samples=samples, seed=seed), path)

@@ -49,7 +49,7 @@ def table(
     out: options.OutFile = None,
     as_json: options.JsonFormat = False,
 ) -> None:
-    """Print scores, floors, the papers' scores and costs of all runs; for several seeds, median and number solved.
+    """Print scores, floors, the papers' scores and costs of all runs; for several seeds, medians and solved seeds.
 
     Example: lrtasks table runs -o table.tex
     """

@@ -167,8 +167,8 @@ def profile(
 ) -> int:
     """Profile a model: scaled score, solved seeds, generalisation length and cost of each capability group.
 
-    The model runs on every instance of the fingerprint, a fixed list of tasks. Validation chooses one of three learning
-    rates. Finished runs are not repeated.
+    The model runs on every instance (a task at one preset) of a fixed list, the fingerprint. Validation chooses one of
+    three learning rates. Finished runs are not repeated.
     Example: lrtasks profile --model mylayer.py:MyLayer --quick
     """
     if out is not None:

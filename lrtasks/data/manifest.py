@@ -150,9 +150,9 @@ def differences(found: Mapping[str, Any], asked: Mapping[str, Any], prefix: str 
 
 
 def old_data(address: str, task: str) -> str:
-    """Return the message for samples that a user's own task drew with another source than its source now.
+    """Return the message for samples of a user's own task whose source has changed since it drew them.
 
-    The digests do not tell what differs: the task's file, a file that it imports, or the rule of the digest.
+    The digests do not show what differs: the task's file, a file that it imports, or the rule of the digest.
     """
     other = f"{task} or a file that it imports was edited, or another version of lrtasks drew the samples"
     return f"{address} holds old data: {other}; generate them again in another folder"

@@ -85,7 +85,7 @@ class StoredDataset:
         return self.task_as(registry.get(name))
 
     def task_as(self, kind: type[Task]) -> Task:
-        """Return the task that drew the samples, as an instance of ``kind``, which need not be registered.
+        """Return the task that drew the samples, as an object of class ``kind``, which need not be registered.
 
         Raises:
             UsageError: if ``kind`` is another task or has another version.
@@ -116,7 +116,7 @@ class StoredDataset:
 
         Args:
             indices: sample numbers below ``counts[split]``, in any order; repeats are allowed.
-            seed: not used, because the samples are already drawn; with it, a dataset can be used in place of a task.
+            seed: not used, because the samples are already drawn; a dataset has it so that it can replace a task.
             split: ``"train"``, ``"val"`` or ``"test"``.
 
         Raises:

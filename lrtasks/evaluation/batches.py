@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from lrtasks.evaluation.fabric import Fabric
 
 HELD_OUT_SEED = 0
-"""Seed of the validation and test streams; these streams are the same for every run, whatever the run's seed."""
+"""Seed of the validation and test streams; these streams are the same for every run and every seed."""
 SECONDS_TO_CALM = 0.1
 """Seconds that other threads get to free their tensors: they need far less, and an evaluation takes far more."""
 SECONDS_TO_START = 0.5

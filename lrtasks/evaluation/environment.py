@@ -31,7 +31,7 @@ DEVICES = ("auto", "cpu", "cuda")
 DEFAULT_WIDTH = 64
 """Width of a user's own model that has no parameter ``d_model``."""
 DENORMAL = 2.0**-130
-"""A number below the smallest normal one of float32."""
+"""A number below the smallest normal number of float32."""
 
 
 def chosen_device(device: str) -> torch.device:
@@ -87,10 +87,10 @@ def own_threads(fabric: Fabric, config: RunConfig) -> Iterator[None]:
 
 @contextmanager
 def flushed_denormals() -> Iterator[None]:
-    """On a CPU, compute with 0 in place of numbers below the smallest normal one (1.2e-38 in float32).
+    """On a CPU, compute with 0 in place of numbers below the smallest normal number (1.2e-38 in float32).
 
-    A gradient that fades over many positions reaches such numbers, and a CPU takes many times as long to compute with
-    them. Threads that torch has started before may still compute with them.
+    A gradient that fades over many positions reaches such numbers, and a CPU is many times slower with them. Threads
+    that torch started earlier may still compute with them.
     """
     tiny = torch.full((1,), DENORMAL, device="cpu")
     before = bool(tiny * 1.0 == 0)  # torch has no function that returns the setting

@@ -375,7 +375,7 @@ def to_device(batch: Loaded, device: torch.device) -> Loaded:
 
 
 def _shown(state: State, task: Task) -> dict[str, float]:
-    """Return the mean loss since the last evaluation (directly after one: up to it) and the last validation score."""
+    """Return the mean loss since the last evaluation (without steps: the last loss) and the last validation score."""
     last = state.curve[-1] if state.curve else {}
     loss = state.loss_sum / state.loss_count if state.loss_count else last["loss"]
     return {"loss": loss, **({f"val {task.metric}": last[task.metric]} if last else {})}

@@ -328,7 +328,7 @@ class _Run:
             diagnostics(self.model)  # refuses wrong ones now, not after the training
         if state.curve:
             metric = self.config.task.metric
-            # with a finite set, the kept weights have the highest score; of equal scores, the earliest
+            # with a finite set, the kept weights have the highest score; if scores are equal, the earliest one
             best = max(state.curve, key=lambda point: (point[metric], -point["step"]))
             tested = best if self.streams.finite else state.curve[-1]
             record.scores["val"] = {key: value for key, value in tested.items() if key not in ("step", "loss")}

@@ -403,7 +403,7 @@ class Task(Config):
 
 
 def _restore(where: type[Task] | str, module: str, name: str, parameters: dict[str, Any]) -> Task:
-    """Unpickle a task of a class or of an address; the name ``module`` changes if the content of the file does."""
+    """Unpickle a task of a class or of an address; the name ``module`` changes if the content of the file changes."""
     cls = registry.get(where) if isinstance(where, str) else where
     if cls.__module__ != module:
         raise UsageError(f"{str(where).rpartition(':')[0]} was edited while it was in use; start again")

@@ -22,7 +22,7 @@ FINGERPRINT: dict[str, tuple[str, ...]] = {
 }
 """The instances that make up the profile of a model, by group, the most informative first.
 
-An instance is a task with preset ``small`` or with another named preset (``word-problem@a5``). In a suite,
+An instance is a task at preset ``small`` or at another named preset (``word-problem@a5``). In a suite,
 ``--tasks fingerprint`` selects all instances. ``listops-root`` is left out: it is ``listops`` with fewer labels.
 """
 

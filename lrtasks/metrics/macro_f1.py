@@ -13,9 +13,9 @@ from lrtasks.spec import Batch
 class MacroF1:
     """Mean of the F1 and of the accuracy of each class, over all labelled positions.
 
-    F1 counts the classes that occur in targets or predictions; accuracy counts the classes that occur in targets, as
-    ``balanced_accuracy_score`` of scikit-learn does, which the DLR paper's code calls. Both differ from a mean over all
-    classes only in small batches.
+    F1 counts the classes that occur in targets or predictions; accuracy counts the classes that occur in targets. The
+    DLR paper's code calls ``balanced_accuracy_score`` of scikit-learn, which does the same. Both differ from a mean
+    over all classes only in small batches.
 
     Args:
         classes: number of classes.

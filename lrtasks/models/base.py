@@ -173,7 +173,7 @@ class Stack(TwoForms):
     """Whether blocks are recomputed in the backward pass; set by :func:`recompute_blocks`."""
 
     def through(self, block: nn.Module, *given: Any, by: Callable[..., Any] = operator.call) -> Any:
-        """Return ``by(block, *given)``; recompute it in the backward pass if so set (an inner stack does so itself)."""
+        """Return ``by(block, *given)``; recompute it in the backward pass if set (an inner stack recomputes itself)."""
         if self.recomputes and self.training and not isinstance(block, Stack):
             return recomputed(block, by, *given)
         return by(block, *given)
@@ -191,7 +191,7 @@ class Stack(TwoForms):
 
 
 class SignalEncoder(nn.Linear):
-    """A linear map of ``(..., width)``, faster for small widths than that of torch.
+    """A linear map of ``(..., width)`` that is faster than torch's for small widths.
 
     The gradient of the transposed copy is one product with input channels as rows, ``(width, d_model)``. With input
     channels as columns, this product is several times slower (``benchmarks/evaluation_overhead.py --forms``).
@@ -326,9 +326,9 @@ class ModelConfig(Config):
 
     def require_order(self, low: str, high: str) -> None:
         """Raise :class:`UsageError` unless the parameter ``low`` is at most ``high``."""
-        least, most = getattr(self, low), getattr(self, high)
-        if least > most:
-            raise UsageError(f"{self.name}: {low} must be at most {high} ({most:g}), found {least:g}")
+        smallest, largest = getattr(self, low), getattr(self, high)
+        if smallest > largest:
+            raise UsageError(f"{self.name}: {low} must be at most {high} ({largest:g}), found {smallest:g}")
 
     def require_causal(self, causal: bool, part: str = "") -> None:
         """Raise :class:`UsageError` if not ``causal``; for a model that must be causal, always or with ``part``."""

@@ -180,7 +180,7 @@ class GatedConfig(ModelConfig):
         return silu_feedforward(self.d_model, self.d_ffn or 2 * self.d_model, self.dropout, truncated=self.truncated)
 
     def stack(self, make_layer: Callable[[], nn.Module], *, feedforward: bool = True) -> list[nn.Module]:
-        """Build the blocks: sinusoids if used, then the layers, each followed by a feed-forward sub-layer if so set."""
+        """Build the blocks: sinusoids if used, then the layers, each followed by a feed-forward sub-layer if used."""
         blocks: list[nn.Module] = [Sinusoids(self.d_model)] if self.sinusoids else []
         for _ in range(self.layers):
             blocks.append(make_layer())

@@ -63,9 +63,9 @@ def analyze(run: Path, out: Path) -> tuple[RunRecord, list[Path]]:
         if task is not None:
             batch = task.batch(range(SAMPLES), 0, "test")
             shape = task.image_shape()
-            pictures = None if shape is None else batch.x.reshape(-1, *shape)
+            images = None if shape is None else batch.x.reshape(-1, *shape)
             for name, states in module_states(run, batch).items():
-                drawn[re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")] = draw_module(states, pictures)
+                drawn[re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")] = draw_module(states, images)
     # follow=False: a link in the folder is replaced, not followed
     return record, [style.save(figure, out / f"{stem}.png", follow=False) for stem, figure in drawn.items()]
 
@@ -211,13 +211,13 @@ def draw_diagnostics(numbers: Mapping[str, Mapping[str, tuple[float, float | Non
 
 
 @style.styled
-def draw_module(states: Mapping[str, Portrait], pictures: np.ndarray | None = None) -> Figure:
+def draw_module(states: Mapping[str, Portrait], images: np.ndarray | None = None) -> Figure:
     """Draw a module's figures before and after training side by side.
 
-    ``pictures`` are the samples as images, ``(samples, rows, columns)``, for tasks whose positions are pixels.
+    ``images`` are the samples, ``(samples, rows, columns)``, for tasks whose positions are pixels.
     """
-    if pictures is not None and next(iter(states.values())).kind == "positions":
-        return _draw_pictures(states, pictures)
+    if images is not None and next(iter(states.values())).kind == "positions":
+        return _draw_images(states, images)
     figure, panels = style.panels(len(states), len(states), *PANEL)
     for panel, (moment, shown) in zip(panels, states.items(), strict=True):
         {"lines": _lines, "plane": _plane, "bars": _bars}.get(shown.kind, _image)(panel, shown)
@@ -228,18 +228,18 @@ def draw_module(states: Mapping[str, Portrait], pictures: np.ndarray | None = No
     return figure
 
 
-def _draw_pictures(states: Mapping[str, Portrait], pictures: np.ndarray) -> Figure:
+def _draw_images(states: Mapping[str, Portrait], images: np.ndarray) -> Figure:
     """Draw one row per sample: the input image, then the module's value at each pixel, one image per moment."""
     found = {
-        f"{shown.title}, {moment}": next(iter(shown.series.values())).reshape(pictures.shape)
+        f"{shown.title}, {moment}": next(iter(shown.series.values())).reshape(images.shape)
         for moment, shown in states.items()
     }
     lowest, highest = min(map(np.min, found.values())), max(map(np.max, found.values()))
     wide = 1 + len(found)
-    figure, panels = style.panels(wide * len(pictures), wide, *PANEL)
-    grid = np.array(panels, dtype=object).reshape(len(pictures), wide)
+    figure, panels = style.panels(wide * len(images), wide, *PANEL)
+    grid = np.array(panels, dtype=object).reshape(len(images), wide)
     for row, (first, *others) in enumerate(grid):
-        first.imshow(pictures[row], cmap="gray")
+        first.imshow(images[row], cmap="gray")
         first.set_title(f"sample {row}", fontsize=8)
         for panel, (title, values) in zip(others, found.items(), strict=True):
             drawn = panel.imshow(values[row], vmin=lowest, vmax=highest, interpolation="nearest")

@@ -31,7 +31,7 @@ from lrtasks.results.table import Row, arrange, plain_rows, run_name, versions_n
 DIGITS = 12
 """Differences are rounded to this number of digits, since rounding errors would make equal differences unequal."""
 ENOUGH_TASKS = 6
-"""Least number of tasks with unequal scores at which a test over tasks can give a p-value below 0.05."""
+"""Smallest number of tasks with unequal scores at which a test over tasks can give a p-value below 0.05."""
 AHEAD = 0.05
 """One side is ahead if the corrected p-value is below this value."""
 NAMED = 3
@@ -211,14 +211,14 @@ def compare(a: pd.DataFrame, b: pd.DataFrame, names: tuple[str, str] = ("A", "B"
     both = [(run, of_b[match]) for match, run in of_a.items() if match in of_b]
     if not both:
         raise UsageError(_nothing_in_common(sides, names))
-    if all(run[name] == other[name] for run, other in both for name in OUTCOME):
+    if all(run_a[name] == run_b[name] for run_a, run_b in both for name in OUTCOME):
         raise UsageError(f"{names[0]} and {names[1]} are the same runs")
     left_out = [
         f"{run_name(run)} on {run['task']}: {run['outcome']}" for pair in both for run in pair if run["score"] is None
     ]
-    for own, others, name in ((of_a, of_b, names[0]), (of_b, of_a, names[1])):
-        alone = Counter(run["task"] for match, run in own.items() if match not in others)
-        left_out += [f"without a partner: {count} of {name} on {task}" for task, count in sorted(alone.items())]
+    for side, other_side, name in ((of_a, of_b, names[0]), (of_b, of_a, names[1])):
+        alone = Counter(run["task"] for match, run in side.items() if match not in other_side)
+        left_out += [f"without a match: {count} of {name} on {task}" for task, count in sorted(alone.items())]
     grouped: dict[tuple[str, str | None], list[Pair]] = {}
     for pair in both:
         if all(run["score"] is not None for run in pair):
@@ -265,7 +265,7 @@ def compare_with_each(runs: pd.DataFrame, others: pd.DataFrame, names: tuple[str
     said = (
         ("the same runs: ", same),
         ("no matching run of ", unmatched),
-        ("all but the first of repeated runs: ", repeated),
+        ("repeated runs except the first: ", repeated),
     )
     left_out = [words + ", ".join(found) for words, found in said if found]
     versions = dict.fromkeys(note for one in found for note in one.versions)
@@ -276,7 +276,7 @@ def _difference(label: str, model: str | None, setup: Settings, pairs: Sequence[
     """Return the entry of matched runs on one task; ``pairs`` are ordered by seed."""
     sides = dict(zip("ab", zip(*pairs, strict=True), strict=True))
     a, b = ([run["score"] for run in side] for side in sides.values())
-    differences = [round(one - other, DIGITS) for one, other in zip(a, b, strict=True)]
+    differences = [round(score_a - score_b, DIGITS) for score_a, score_b in zip(a, b, strict=True)]
     # errors of two models on one test stream are correlated, so this sum is too large rather than too small
     each = [[run["score_error"] for run in pair] for pair in pairs]
     errors = [math.hypot(*pair) for pair in each if None not in pair]
@@ -300,7 +300,7 @@ def _difference(label: str, model: str | None, setup: Settings, pairs: Sequence[
 
 
 def _by_match(runs: pd.DataFrame, name: str, by_model: bool) -> Matches:
-    """Return the runs, sorted, by the key that matched runs share: model, setup, seed and selected settings' names."""
+    """Return the runs, sorted, by their key. Runs match if they have the same key."""
     found: Matches = {}
     for run in plain_rows(runs):
         match = (
@@ -309,12 +309,12 @@ def _by_match(runs: pd.DataFrame, name: str, by_model: bool) -> Matches:
             run["seed"],
             ",".join(json.loads(run["selected"] or "{}")),
         )
-        other = found.setdefault(match, run)
-        if other is not run:
-            names = distinguishing([settings_in(entry["variant"]) for entry in (other, run)])
+        first = found.setdefault(match, run)
+        if first is not run:
+            names = distinguishing([settings_in(entry["variant"]) for entry in (first, run)])
             differ = f"differ in {_first(list(map(bare, names)))}" if names else "have the same settings"
             two = f"{name} holds two runs of {run_name(run)} on {run['task']}, which {differ}"
-            raise UsageError(f"{two}; one run can have one partner only")
+            raise UsageError(f"{two}; a run can match only one run")
     return dict(sorted(found.items(), key=lambda entry: entry[0]))
 
 
@@ -326,7 +326,7 @@ def _first(names: Sequence[str]) -> str:
 
 def _nothing_in_common(sides: Sequence[Matches], names: tuple[str, str]) -> str:
     """Return the error message for sides without a match; it names the differences of two runs of one task."""
-    message = f"no run of {names[0]} has a partner in {names[1]} with the same task, parameters, budget and seed"
+    message = f"no run of {names[0]} matches a run of {names[1]} in task, parameters, budget and seed"
     first = [{run["task"]: (run, match[-1]) for match, run in reversed(side.items())} for side in sides]
     shared = [task for task in first[0] if task in first[1]]
     if not shared:
@@ -342,5 +342,5 @@ def _nothing_in_common(sides: Sequence[Matches], names: tuple[str, str]) -> str:
     ]
     if not values:
         return f"{message}: they share no model"
-    one, other = (run_name(run) for run, _ in pair)
-    return f"{message}; {one} and {other} on {shared[-1]} differ in {_first(values)}"
+    run_a, run_b = (run_name(run) for run, _ in pair)
+    return f"{message}; {run_a} and {run_b} on {shared[-1]} differ in {_first(values)}"

@@ -33,7 +33,7 @@ from lrtasks.results.table import COSTS as MEASURED
 LOWEST = -0.25
 """Lower scores are drawn at this value: one failed run would make all other differences too small to see."""
 NARROWEST = 0.1
-"""Least height of a panel's score axis: differences of a thousandth are noise and must not fill the panel."""
+"""Smallest height of a panel's score axis: differences of a thousandth are noise and must not fill the panel."""
 TITLE = 24
 """Characters in a line of a panel's title."""
 FLOOR: Mapping[str, Any] = {"linestyle": ":", "color": "grey", "linewidth": 0.9, "zorder": 1}
@@ -58,8 +58,8 @@ COSTS = {
 def draw_curves(runs: pd.DataFrame, records: Sequence[RunRecord]) -> Figure:
     """Draw validation score against training step: one panel per task, one line per model, the floor dotted.
 
-    Mean and band are those of the seeds that are done, as in a table, so no seed leaves them halfway. Each other seed
-    has a thin line, with a cross at its end if it diverged.
+    Mean and band are over the seeds that are done, as in a table, so they have the same seeds at every step. Each other
+    seed has a thin line, with a cross at its end if it diverged.
 
     Raises:
         UsageError: if no run has a learning curve.
@@ -201,7 +201,7 @@ def draw_profiles(runs: pd.DataFrame, _: Sequence[RunRecord]) -> Figure:
     """Draw the profile of each model (:func:`lrtasks.results.profile.draw_profile`) from its runs on the fingerprint.
 
     Raises:
-        UsageError: if no run with a score is on a task of the profile.
+        UsageError: if no run with a score is on an instance of the profile.
     """
     tasks = {}
     for name in instances():
@@ -210,7 +210,7 @@ def draw_profiles(runs: pd.DataFrame, _: Sequence[RunRecord]) -> Figure:
     made = [make_profile(own, tasks, label) for label, own in runs.groupby("column", observed=True)]
     found = [profile for profile in made if profile.cells]
     if not found:
-        raise UsageError("no run is on a task of the profile; lrtasks profile --model NAME makes such runs")
+        raise UsageError("no run is on an instance of the profile; lrtasks profile --model NAME makes such runs")
     return draw_profile(found)
 
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 BAR = 20
 """Number of characters of a full bar."""
 ENOUGH_SHARED = 3
-"""Least number of shared instances for a distance between two profiles."""
+"""Smallest number of shared instances for a distance between two profiles."""
 DRAWN = 3
 """Number of published profiles that are drawn with the model's profile: the nearest ones."""
 TITLE = 34
@@ -151,7 +151,7 @@ def make_profile(
         runs: rows of :func:`lrtasks.results.frame` of one model; runs on other tasks are ignored.
         tasks: task of each instance.
         label: label of the model in tables.
-        like: where the runs have several budgets on an instance, those with the budget of this profile are used.
+        like: if the runs have several budgets on an instance, the runs with the budget of this profile are used.
             Without it, the budget with the most runs is used.
         strict: leave out runs with another budget than ``like``.
     """
@@ -289,10 +289,10 @@ def save_profiles(found: Sequence[tuple[Profile, Sequence[Profile]]], path: Path
     if path.suffix.lower() != ".html":
         save(figure, path)
         return
-    picture = encode(figure, ".svg").decode()
+    drawing = encode(figure, ".svg").decode()
     page = "\n".join(render("html", tables(*pair), notes(*pair)) for pair in found)
     box = '<div class="wide">'
-    page = page.replace(box, f"{box}{picture[picture.index('<svg') :]}</div>\n{box}", 1)
+    page = page.replace(box, f"{box}{drawing[drawing.index('<svg') :]}</div>\n{box}", 1)
     write_output(path, page.encode(errors="replace"))
 
 

@@ -19,7 +19,7 @@ _NO_SETTINGS = ("parameters", "address", "count", "state_bytes")
 _DIGEST = "source"
 """Digest of a user's own model or task: of its file, or a random text for a Python object without a file."""
 _LONG_DIGEST = re.compile(r"[0-9a-f]{32,}")
-"""Digest of a source file or a dataset, of which a label shows the first eight digits."""
+"""Digest of a source file or a dataset; a label shows its first eight digits."""
 _OBJECT = re.compile(r"(object|module) [0-9a-f]{16}")
 """Digest of a Python object without a file, which differs in every run."""
 _OF_A_MIXER = re.compile(r"[\w-]+\.[\w-]+=.*", re.DOTALL)

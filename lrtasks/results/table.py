@@ -105,7 +105,7 @@ def aggregate(runs: pd.DataFrame, *, mean: bool = False) -> pd.DataFrame:
       with its ``half_width``, if ``mean`` is set, if there is one seed, or if there is no scaled score. Otherwise, it
       is the median;
     - ``scored`` and ``solved``: number of seeds with a score, and of solved seeds (missing without a scaled score);
-      ``different_seeds``: number of seeds. ``seeds`` may contain a seed twice, with two different outcomes;
+      ``different_seeds``: number of seeds. ``seeds`` may contain a seed twice, if its two runs have different outcomes;
     - ``seconds_per_step`` and ``peak_memory_bytes``: means over runs, missing if the runs used several devices;
     - ``paper_beside``: the paper's score, missing if the paper's setup differs from that of the runs;
     - ``devices``, ``outcomes``, ``statuses``, ``unscored`` (statuses of the runs without a score), ``not_causal``
@@ -319,9 +319,9 @@ def _best(cells: Sequence[Row], floor: float) -> set[str]:
     centres = {cell["column"]: (cell["centre"], cell["centre_low"]) for cell in fair}
     if len(centres) < 2:
         return set()
-    top, least = max(centres.values(), key=lambda centre: centre[0])
-    least = min(round(top, 3), least)
-    return {name for name, (centre, _) in centres.items() if centre > floor and max(centre, round(centre, 3)) >= least}
+    top, lowest = max(centres.values(), key=lambda centre: centre[0])
+    lowest = min(round(top, 3), lowest)
+    return {name for name, (centre, _) in centres.items() if centre > floor and max(centre, round(centre, 3)) >= lowest}
 
 
 def length_of_test(name: str, trained: int) -> int | None:
@@ -370,6 +370,6 @@ def paper_notes(cells: Collection[Row]) -> list[str]:
 
 
 def _range(values: Iterable[float | None]) -> str:
-    """Return the least and the largest value as text, or one value if the two look equal."""
+    """Return the smallest and the largest value as text, or one value if the two look equal."""
     found = [value for value in values if value is not None]
     return " – ".join(dict.fromkeys([number(min(found)), number(max(found))] if found else []))

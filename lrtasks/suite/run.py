@@ -79,8 +79,8 @@ class SuiteProgress:
         """Return the estimated seconds until the last run ends; ``None`` if nothing is known.
 
         A run is expected to take as long as the mean of its model's ended runs, or of all ended runs if its model has
-        none. If less than a second is left by that, the unfinished runs outlast the estimate, and nothing is known. The
-        number of runs at a time is expected to stay the same.
+        none. If this estimate leaves less than a second, the unfinished runs are longer than expected, and nothing is
+        known. The number of runs at a time is expected to stay the same.
         """
         taken: dict[str, list[float]] = {}
         for run, status, seconds in zip(self.runs, self.statuses, self.seconds, strict=True):
@@ -183,7 +183,7 @@ def look(run: RunConfig, folder: Path) -> tuple[str, RunRecord | None]:
 
 
 def _settle(run: RunConfig, folder: Path, failure: Failure | None) -> tuple[str, RunRecord]:
-    """Return status and record of a run whose process has ended. A record is returned however the process ended."""
+    """Return status and record of a run whose process has ended, whether or not the process wrote a record."""
     if failure and failure.refused and is_held(folder / LOCK):
         try:
             theirs = read_record(folder)

@@ -315,7 +315,7 @@ BROKEN: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "Flat": (variant(forward=lambda self, x: forward(self, x) * 0 + 1), "the gradient is zero in every parameter"),
     "RemembersInTraining": (
         RemembersInTraining,
-        "another output after another batch: by .*; a resumed run cannot restore what is neither",
+        "another output after another batch: by .*; a resumed run restores only parameters and buffers",
     ),
     # sqrt has no finite slope at 0, here of one value
     "WildGradient": (

@@ -1,4 +1,4 @@
-"""The law of ListOps expressions, by enumeration, rejection and reference."""
+"""The distribution of ListOps expressions, by enumeration, rejection and reference."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_the_depth_for_longer_expressions_is_the_least_that_is_accepted() -> Non
 
 def test_a_length_beyond_the_limit_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     task = make("listops", setting="small")
-    monkeypatch.setattr(listops, "length_laws", None)
+    monkeypatch.setattr(listops, "length_distributions", None)
     with pytest.raises(UsageError, match=r"length must be a whole number in 2..32,767"):
         task.at_length(10**6)
 
@@ -105,7 +105,7 @@ def test_length_law_and_longest_expression_agree_with_enumeration() -> None:
     exact = np.zeros(21)
     for _, length, chance in shapes(1, 3, 4, 20):
         exact[length] += chance
-    *_, law = itertools.islice(listops.length_laws(20, 4), 3)
+    *_, law = itertools.islice(listops.length_distributions(20, 4), 3)
     np.testing.assert_allclose(law, exact, atol=1e-14)
     assert listops.longest(3, 3) == 17
 
@@ -165,7 +165,7 @@ def test_statistics_agree_with_the_reference(setting: str, count: int, data: Pat
 @pytest.mark.parametrize("setting", ["lra-like", "paper"])
 def test_length_law_agrees_with_samples_and_with_the_references_acceptance(setting: str, data: Path) -> None:
     limits = SETTINGS[setting]
-    *_, law = itertools.islice(listops.length_laws(limits.max_length - 1, limits.max_args), limits.max_depth)
+    *_, law = itertools.islice(listops.length_distributions(limits.max_length - 1, limits.max_args), limits.max_depth)
     reference = json.loads((data / "listops_stats.json").read_text())[setting]["acceptance"]
     test = stats.binomtest(reference["accepted"], reference["attempts"], law[limits.min_length + 1 :].sum())
     assert test.pvalue > 1e-3

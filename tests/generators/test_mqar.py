@@ -1,4 +1,4 @@
-"""Multi-query associative recall: every label by reading the pairs, and the laws of slots and fillers by counting."""
+"""Multi-query associative recall: every label by reading the pairs; distributions of slots and fillers by counting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pathfinder's law is that of the paper's generator: statistics of many images, and some of its images rebuilt."""
+"""Pathfinder has the distribution of the paper's generator: statistics of many images, and some images rebuilt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Associative recall: the answer by reading the pairs, the laws by counting, and how local the samples are."""
+"""Associative recall: the answer by reading the pairs, the distributions by counting, and how local the samples are."""
 
 from __future__ import annotations
 

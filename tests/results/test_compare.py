@@ -193,13 +193,13 @@ def test_differences_of_unlike_scores_are_not_ranked_together() -> None:
         ({"seed": 7}, "seed (0 and 7)"),
     ],
 )
-def test_partners_share_task_parameters_budget_and_seed(change: dict[str, Any], said: str) -> None:
+def test_matching_runs_share_task_parameters_budget_and_seed(change: dict[str, Any], said: str) -> None:
     far = made(model="dss", **{"seed": 9, "length": 64, "budget": {"steps": 9}} | change)
     near = made(model="dss", **change)
     with pytest.raises(UsageError) as caught:
         compared([made()], [far, near])
     assert str(caught.value) == (
-        "no run of one has a partner in other with the same task, parameters, budget and seed; "
+        "no run of one matches a run of other in task, parameters, budget and seed; "
         f"dlr seed 0 and dss seed {near.seed} on shift differ in {said}"
     )
 
@@ -213,20 +213,18 @@ def test_a_message_names_a_few_of_many_differences() -> None:
     budgets = [
         {"lr": x, "clip": x, "weight_decay": x, "warmup_steps": round(9 * x), "betas": (x, x)} for x in (0.1, 0.2)
     ]
-    with pytest.raises(
-        UsageError, match="which differ in betas, clip, lr and 2 more; one run can have one partner only"
-    ):
+    with pytest.raises(UsageError, match="which differ in betas, clip, lr and 2 more; a run can match only one run"):
         compared([made(budget=each) for each in budgets], [made()])
 
 
 @pytest.mark.parametrize("change", [{"version": 2}, {"data": "ab"}, {"source": "ab"}])
-def test_partners_share_version_and_data(change: dict[str, Any]) -> None:
+def test_matching_runs_share_version_and_data(change: dict[str, Any]) -> None:
     other = dataclasses.replace(made(model="dss"), task={**made().task, **change})
     with pytest.raises(UsageError, match=f"differ in {next(iter(change))} "):
         compared([made()], [other])
 
 
-def test_partners_may_differ_in_their_tuning() -> None:
+def test_matching_runs_may_differ_in_their_tuning() -> None:
     assert len(compared([made()], [made(model="dss", budget={"lr": 0.5})]).differences) == 1
 
 
@@ -245,7 +243,7 @@ def test_two_folders_of_several_models_are_compared_model_by_model() -> None:
     assert found.differences[0]["difference"] == pytest.approx(1.15 / 3)
     assert found.table().header[:2] == ["task", "model"]
     assert [line[1] for line in found.table().lines] == ["dlr", "dss"]
-    assert found.left_out == ["without a partner: 1 of other on shift"]
+    assert found.left_out == ["without a match: 1 of other on shift"]
     assert found.overall()["tasks"] == 1
 
 
@@ -256,15 +254,15 @@ def test_a_model_beside_several_others_is_matched_by_its_name() -> None:
         assert (entry["model"], entry["difference"]) == ("dlr", pytest.approx(expected))
 
 
-def test_runs_without_a_partner_or_a_score_are_left_out_and_named() -> None:
+def test_runs_without_a_match_or_a_score_are_left_out_and_named() -> None:
     lost = made(model="dlr", seed=1, score=None, status="diverged", cost={})
     a = [made(seed=0), lost, made(seed=2, score=0.8), made(seed=3), made(task="mips")]
     found = compared(a, runs("dss", [0.5, 0.6, 0.7]))
     assert found.differences[0]["seeds"] == [0, 2]
     assert found.left_out == [
         "dlr seed 1 on shift: diverged",
-        "without a partner: 1 of one on mips",
-        "without a partner: 1 of one on shift",
+        "without a match: 1 of one on mips",
+        "without a match: 1 of one on shift",
     ]
     assert found.notes()[-3:] == [f"left out: {reason}" for reason in found.left_out]
     unscored = made(seed=1, score=math.nan)
@@ -278,11 +276,9 @@ def test_runs_without_a_partner_or_a_score_are_left_out_and_named() -> None:
         compared([lost], runs("dss", [0.5, 0.6]))
 
 
-def test_a_run_has_one_partner() -> None:
+def test_a_run_matches_one_run() -> None:
     two = [made(score=0.5), made(score=0.6, hyper={"layers": 2}, budget={"lr": 0.5})]
-    message = (
-        "^one holds two runs of dlr seed 0 on shift, which differ in lr, layers; one run can have one partner only$"
-    )
+    message = "^one holds two runs of dlr seed 0 on shift, which differ in lr, layers; a run can match only one run$"
     with pytest.raises(UsageError, match=message):
         compared(two, runs("dss", [0.5]))
     with pytest.raises(UsageError, match="which have the same settings"):
@@ -337,7 +333,7 @@ def test_a_published_run_that_was_repeated_counts_once() -> None:
     found = compare_with_each(own, others, ("own", "published"))
     (entry,) = found.differences
     assert (entry["model"], entry["seeds"], entry["b"]) == ("dss", [0, 1, 2], list(B))
-    assert found.left_out == ["no matching run of s4d", "all but the first of repeated runs: dss"]
+    assert found.left_out == ["no matching run of s4d", "repeated runs except the first: dss"]
 
 
 def test_a_model_is_not_compared_with_its_own_published_runs() -> None:

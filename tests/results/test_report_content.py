@@ -244,14 +244,14 @@ def test_a_sample_of_signals_is_a_picture() -> None:
     drawn = sample("shift", length=64, shifts=8)
     assert drawn.command == "lrtasks preview shift --set length=64 --set shifts=8"
     assert "delayed" in drawn.summary
-    assert drawn.text is None and drawn.picture is not None
-    picture = Image.open(io.BytesIO(base64.b64decode(drawn.picture.partition(",")[2])))
-    assert len(picture.convert("RGB").getcolors()) > 3
+    assert drawn.text is None and drawn.image is not None
+    image = Image.open(io.BytesIO(base64.b64decode(drawn.image.partition(",")[2])))
+    assert len(image.convert("RGB").getcolors()) > 3
 
 
 def test_a_sample_of_tokens_is_text() -> None:
     drawn = sample("recall", length=16)
-    assert drawn.text is not None and "=>" in drawn.text and drawn.picture is None
+    assert drawn.text is not None and "=>" in drawn.text and drawn.image is None
 
 
 def test_a_long_sample_is_drawn_small_and_says_so() -> None:

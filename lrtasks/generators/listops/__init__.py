@@ -34,7 +34,7 @@ _IDS = {token: number for number, token in enumerate(VOCABULARY[:PAD])}
 
 OPERATOR_PROBABILITY = 0.25
 RAREST = 1e-5
-"""Least allowed probability of the wanted lengths; at this value, an expression of 8,000 tokens takes about 0.1 s."""
+"""Smallest allowed probability of the wanted lengths; with it, an expression of 8,000 tokens takes about 0.1 s."""
 MAX_DEPTH = 64
 """Largest depth limit."""
 _ATTEMPTS = 64  # in the first round: about as many as the papers' settings need; doubled in each further round
@@ -161,7 +161,7 @@ class Limits(NamedTuple):
         min_length: bound that the number of tokens must exceed (exclusive), at least 1.
         max_length: bound that the number of tokens must stay below (exclusive).
         max_depth: depth of the deepest nodes, the root having depth 1; at that depth every node is a digit.
-        max_args: largest number of arguments of an operator (the least is 2).
+        max_args: largest number of arguments of an operator (the smallest is 2).
     """
 
     min_length: int
@@ -170,7 +170,7 @@ class Limits(NamedTuple):
     max_args: int
 
 
-def length_laws(limit: int, max_args: int) -> Iterator[np.ndarray]:
+def length_distributions(limit: int, max_args: int) -> Iterator[np.ndarray]:
     """Yield, for ``max_depth`` = 1, 2, ..., the probability of each length 0..``limit`` of a random expression.
 
     Let G_d(z) be the generating function of the length of a tree with d levels left. Then G_1 = z and
@@ -180,25 +180,25 @@ def length_laws(limit: int, max_args: int) -> Iterator[np.ndarray]:
     """
     leaf = np.zeros(limit + 1)
     leaf[1] = 1.0
-    law = leaf
+    distribution = leaf
     size = 1 << (max_args * limit).bit_length()
     while True:
-        yield law
-        spectrum = np.fft.rfft(law, size)
+        yield distribution
+        spectrum = np.fft.rfft(distribution, size)
         powers = spectrum
         for _ in range(max_args - 2):
             powers = spectrum * (1 + powers)
         arguments = np.fft.irfft(spectrum * powers, size)[: limit - 1] / (max_args - 1)
-        law = (1 - OPERATOR_PROBABILITY) * leaf
-        law[2:] += OPERATOR_PROBABILITY * arguments
+        distribution = (1 - OPERATOR_PROBABILITY) * leaf
+        distribution[2:] += OPERATOR_PROBABILITY * arguments
 
 
 @functools.lru_cache(maxsize=32)
 def acceptance(limits: Limits) -> float:
     """Return the probability that a random expression is within ``limits``."""
-    laws = length_laws(limits.max_length - 1, limits.max_args)
-    *_, law = itertools.islice(laws, limits.max_depth)
-    return float(law[limits.min_length + 1 :].sum())
+    distributions = length_distributions(limits.max_length - 1, limits.max_args)
+    *_, distribution = itertools.islice(distributions, limits.max_depth)
+    return float(distribution[limits.min_length + 1 :].sum())
 
 
 def longest(max_depth: int, max_args: int) -> int:
@@ -210,10 +210,10 @@ def longest(max_depth: int, max_args: int) -> int:
 
 
 def deep_enough(limits: Limits) -> Limits:
-    """Return ``limits`` with the least depth, not below its own, that :func:`check_limits` accepts, or unchanged."""
-    laws = length_laws(limits.max_length - 1, limits.max_args)
-    for depth, law in zip(range(1, MAX_DEPTH + 1), laws, strict=False):
-        if depth >= limits.max_depth and law[limits.min_length + 1 :].sum() >= RAREST:
+    """Return ``limits`` with the smallest depth, not below its own, that :func:`check_limits` accepts, or unchanged."""
+    distributions = length_distributions(limits.max_length - 1, limits.max_args)
+    for depth, distribution in zip(range(1, MAX_DEPTH + 1), distributions, strict=False):
+        if depth >= limits.max_depth and distribution[limits.min_length + 1 :].sum() >= RAREST:
             return limits._replace(max_depth=depth)
     return limits
 
@@ -222,10 +222,10 @@ def check_limits(task: str, limits: Limits) -> None:
     """Raise :class:`UsageError` if expressions within ``limits`` are impossible, or rarer than :data:`RAREST`."""
     if limits.max_length - limits.min_length >= 2 and acceptance(limits) >= RAREST:
         return
-    least, most, depth, arguments = limits
+    lower, upper, depth, arguments = limits
     top = longest(depth, arguments)
     reach = f"lengths reach from 4 to {top if top < 1e9 else format(top, '.1e')}"
-    rare = f"fewer than one expression in {1 / RAREST:.0f} has more than {least} and fewer than {most} tokens"
+    rare = f"fewer than one expression in {1 / RAREST:.0f} has more than {lower} and fewer than {upper} tokens"
     advice = f"widen min_length and max_length (at depth {depth} with 2 to {arguments} arguments, {reach})"
     raise UsageError(f"{task}: {rare}: {advice}")
 
@@ -238,23 +238,23 @@ def draw(rngs: Iterable[np.random.Generator], limits: Limits) -> Iterator[np.nda
     from lrtasks.compiling import announced
     from lrtasks.generators.listops import kernels  # imports numba
 
-    least, most, depth, arguments = limits
-    growth = np.array([min(longest(left, arguments) - 1, most) for left in range(depth - 1, 0, -1)])
+    lower, upper, depth, arguments = limits
+    growth = np.array([min(longest(left, arguments) - 1, upper) for left in range(depth - 1, 0, -1)])
     # work space for all expressions: new memory for each expression would cost as much as drawing it
     trees = np.empty((3, _MAX_ATTEMPTS), np.int64)
     slots = np.empty((3, _MAX_ATTEMPTS * (2 * depth - 3)), np.int64)
     open_ = np.empty((depth, 4), np.int64)
-    drawn = np.empty(8 * _WORDS * most + _MAX_ATTEMPTS, np.uint8)
+    drawn = np.empty(8 * _WORDS * upper + _MAX_ATTEMPTS, np.uint8)
     for rng in rngs:
-        tokens = np.empty(most, np.int64)
-        words, size = rng.integers(0, 2**32, size=_WORDS * most, dtype=np.uint32), -1
+        tokens = np.empty(upper, np.int64)
+        words, size = rng.integers(0, 2**32, size=_WORDS * upper, dtype=np.uint32), -1
         while size < 0:
             octets = words.astype("<u4", copy=False).view(np.uint8)
             if len(drawn) < 2 * len(octets) + _MAX_ATTEMPTS:
                 drawn = np.empty(2 * len(octets) + _MAX_ATTEMPTS, np.uint8)
             with announced("listops generator"):
                 room = trees, slots, drawn, open_
-                size = kernels.draw(words, octets, _ATTEMPTS, growth, (least, most, arguments), *room, tokens)
+                size = kernels.draw(words, octets, _ATTEMPTS, growth, (lower, upper, arguments), *room, tokens)
             if size < 0:
                 words = np.concatenate([words, rng.integers(0, 2**32, size=len(words), dtype=np.uint32)])
         yield tokens[:size]

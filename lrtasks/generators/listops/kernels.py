@@ -29,7 +29,7 @@ def draw(
         attempts: number of trees in the first round. It doubles in each further round, up to
             ``trees.shape[1]``, called M here.
         growth: ``(generations,)``, by how many tokens each argument of an operator can still grow.
-        limits: exclusive lower and exclusive upper bound of the number of tokens; most arguments of an operator.
+        limits: exclusive lower and exclusive upper bound of the number of tokens; largest number of arguments.
         trees: ``(3, M)``, work space for the trees that still grow: number of the tree, number of tokens if
             all open nodes become digits, number of open nodes.
         slots: ``(3, M (2 generations - 1))``, work space for the random numbers of each tree in each step:
@@ -42,7 +42,7 @@ def draw(
     Returns:
         The number of tokens, or -1 if there are too few words.
     """
-    least, most, most_arguments = limits
+    lower, upper, max_arguments = limits
     alive, length, count = trees
     place, first, used, taken = 0, attempts, 0, 0
     while first == attempts:
@@ -51,7 +51,7 @@ def draw(
             alive[index], length[index], count[index] = index, 1, 1
         for step in range(2 * len(growth) - 1):
             # even steps draw the number of arguments of each operator; odd steps draw 0 if a node is an operator
-            span = 4 if step % 2 else most_arguments - 1
+            span = 4 if step % 2 else max_arguments - 1
             rejected = (256 - span) % span
             place += -place % 4
             stay = 0
@@ -70,8 +70,8 @@ def draw(
                 goes_on = found > 0
                 if step % 2 == 0:
                     size += count[index] + found
-                    goes_on = size < most and size + growth[step // 2] * found > least
-                elif not goes_on and size > least:
+                    goes_on = size < upper and size + growth[step // 2] * found > lower
+                elif not goes_on and size > lower:
                     first = min(first, tree)
                 if goes_on:
                     alive[stay], length[stay], count[stay] = tree, size, found
@@ -207,7 +207,7 @@ def _value(kind: int, counts: np.ndarray) -> int:
         total += value * counts[value]
     if kind == 3:
         return total % 10
-    # places of the wanted arguments in sorted order: the least, the largest, or the two in the middle
+    # places of the wanted arguments in sorted order: the smallest, the largest, or the two in the middle
     low, high = (0, 0) if kind == 0 else (number - 1, number - 1) if kind == 1 else ((number - 1) // 2, number // 2)
     middle, seen = 0, 0
     for value in range(10):

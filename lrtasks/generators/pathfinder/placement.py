@@ -3,12 +3,12 @@
 All arithmetic uses whole numbers (except that a pivot is rounded up), so that compiled code, plain Python and all
 platforms place the same dashes. Points are (row, column). Orientations are indices into the tables of ``tables.py``.
 
-The search updates two pictures: ``cover`` holds how much of each pixel is taken (0..255), and ``reach`` is ``cover``
-dilated by a disc of the gap margin. The grey dilation of a maximum is the maximum of the dilations, so both pictures
+The search updates two arrays: ``cover`` holds how much of each pixel is taken (0..255), and ``reach`` is ``cover``
+dilated by a disc of the gap margin. The grey dilation of a maximum is the maximum of the dilations, so both arrays
 can be updated by pasting patches. The latest dash of a path is pasted only after the next dash has found its place.
 
-The pictures are flat and have ``pad`` additional pixels on each side of the image, so that no look-up needs a bounds
-check: steps are offsets into the flat picture. Outside the image no pixel is taken, but no dash can be placed there.
+The arrays are flat and have ``pad`` additional pixels on each side of the image, so that no look-up needs a bounds
+check: steps are offsets into the flat array. Outside the image no pixel is taken, but no dash can be placed there.
 
 All compiled functions that call each other, and their types, are in this file. The reason: numba reuses cached machine
 code as long as the file of the outermost function is unchanged, and does not notice changes in other files.
@@ -39,7 +39,7 @@ REGISTER = 16
 class Tables(NamedTuple):
     """Tables for the search: geometry and patches of one gap margin, and numbers of the settings.
 
-    There are ``n`` orientations and ``k`` ring pixels. ``*_at`` are offsets into the flat pictures. A row that is
+    There are ``n`` orientations and ``k`` ring pixels. ``*_at`` are offsets into the flat arrays. A row that is
     shorter than others is padded with 0 beyond its ``*_count``. Steps are real numbers: a point moved by a step is
     rounded up. This has no effect in the clean variant, where steps are whole numbers.
 
@@ -56,12 +56,12 @@ class Tables(NamedTuple):
         cover_box: (n, 4) offset of a patch's first pixel from the dash; rows; columns, in units of ``REGISTER``; begin
             of the patch in ``cover``.
         reach: the patches of ``cover``, dilated by a disc of the margin; ``reach_box`` as ``cover_box``.
-        spare: for each pixel of a dash, the largest value of the picture at which it does not collide (255: it never
+        spare: for each pixel of a dash, the largest ``cover`` value at which it does not collide (255: it never
             collides); ``spare_box`` as ``cover_box``.
         solid_at: (360, p) pixels that must be free for a first dash to start.
         solid_box: (360, 4) smallest and largest row step of these pixels, smallest and largest column step.
-        least_weight: a path cannot go on if the total weight of all candidates is below this number.
-        stride: number of pixels in a row of the flat pictures.
+        smallest_weight: a path cannot go on if the total weight of all candidates is below this number.
+        stride: number of pixels in a row of the flat arrays.
         marks_on_tips: a distractor's mark lies on the start of its first dash or on the end of its last dash; if False,
             it lies on the first pivot, behind the first dash.
     """
@@ -84,7 +84,7 @@ class Tables(NamedTuple):
     solid_at: np.ndarray
     solid_count: np.ndarray
     solid_box: np.ndarray
-    least_weight: int
+    smallest_weight: int
     res: int
     pad: int
     stride: int
@@ -100,7 +100,7 @@ class Tables(NamedTuple):
 
 
 class Canvas(NamedTuple):
-    """The two pictures, copies from before the unfinished paths (``kept_*``), and the dashes pasted since then.
+    """The two arrays, copies from before the unfinished paths (``kept_*``), and the dashes pasted since then.
 
     Each row of ``pasted`` is (flat position, orientation); ``pending`` (1,) is the number of rows in use. ``pivots``
     (2, 2) is the pivot of the latest dash of each path; the next pivot is one ``advance`` step further.
@@ -137,8 +137,8 @@ def empty(t: Tables) -> tuple[Canvas, Scene]:
     cover, reach = (np.full((t.stride, t.stride), 255, np.uint8) for _ in range(2))
     cover[: t.pad] = cover[-t.pad :] = 0
     cover[:, : t.pad] = cover[:, -t.pad :] = 0
-    for picture, edge in ((cover, t.pad + t.padding), (reach, t.pad + t.padding + t.margin)):
-        picture[edge:-edge, edge:-edge] = 0
+    for array, edge in ((cover, t.pad + t.padding), (reach, t.pad + t.padding + t.margin)):
+        array[edge:-edge, edge:-edge] = 0
     canvas = Canvas(
         cover.ravel(),
         reach.ravel(),
@@ -190,7 +190,7 @@ def _inside(t: Tables, row: int, col: int) -> bool:
 
 @compiled_inner
 def _at(t: Tables, row: int, col: int) -> int:
-    """Return the position of a pixel in the flat pictures."""
+    """Return the position of a pixel in the flat arrays."""
     return (row + t.pad) * t.stride + col + t.pad
 
 
@@ -216,20 +216,20 @@ def _fits(t: Tables, cover: np.ndarray, at: int, orientation: int) -> bool:
 
 
 @compiled_inner
-def _paste(t: Tables, picture: np.ndarray, patches: np.ndarray, box: np.ndarray, at: int) -> None:
-    """Paste the patch of ``box``, centred at ``at``, into ``picture`` as a pixel-wise maximum."""
+def _paste(t: Tables, array: np.ndarray, patches: np.ndarray, box: np.ndarray, at: int) -> None:
+    """Paste the patch of ``box``, centred at ``at``, into ``array`` as a pixel-wise maximum."""
     first, cols, source = at + box[0], REGISTER * box[2], box[3]
     for _ in range(box[1]):
         for j in range(cols):
             pixel = np.uint64(first + j)
-            picture[pixel] = max(picture[pixel], patches[np.uint64(source + j)])
+            array[pixel] = max(array[pixel], patches[np.uint64(source + j)])
         first += t.stride
         source += cols
 
 
 @compiled_inner
 def _copy(t: Tables, target: np.ndarray, source: np.ndarray, box: np.ndarray, at: int) -> None:
-    """Copy the pixels of a box centred at ``at`` from one picture to another."""
+    """Copy the pixels of a box centred at ``at`` from one array to another."""
     first, cols = at + box[0], REGISTER * box[2]
     for _ in range(box[1]):
         for j in range(cols):
@@ -239,7 +239,7 @@ def _copy(t: Tables, target: np.ndarray, source: np.ndarray, box: np.ndarray, at
 
 @compiled_inner
 def _merge(t: Tables, canvas: Canvas, dash: np.ndarray) -> None:
-    """Paste a dash into both pictures."""
+    """Paste a dash into both arrays."""
     at, orientation = _at(t, dash[0], dash[1]), dash[2]
     _paste(t, canvas.cover, t.cover, t.cover_box[orientation], at)
     _paste(t, canvas.reach, t.reach, t.reach_box[orientation], at)
@@ -270,7 +270,7 @@ def _extend(
     total = 0
     for index in range(count):
         total += weights[index] * (255 - int(canvas.reach[np.uint64(at + offsets[index])]))
-    if total < t.least_weight:
+    if total < t.smallest_weight:
         return False
     for _ in range(t.dash_tries):
         left = below(state, total)

@@ -79,7 +79,7 @@ def kit(settings: Settings, margin: int) -> Kit:
         solid_at=_padded([pixels @ (stride, 1) for pixels in solid]),
         solid_count=np.array([len(pixels) for pixels in solid]),
         solid_box=np.array(reached).transpose(0, 2, 1).reshape(-1, 4),
-        least_weight=math.ceil(1e-4 * FULL * WEIGHT_UNIT),
+        smallest_weight=math.ceil(1e-4 * FULL * WEIGHT_UNIT),
         pad=pad,
         stride=stride,
         margin=margin,
@@ -182,7 +182,7 @@ def dilated(stack: np.ndarray, radius: int) -> np.ndarray:
 
 
 def _hard(cover: np.ndarray) -> np.ndarray:
-    """Return, for each pixel of ``cover``, 256 minus the least ``cover`` value at which it collides; 0 if at none.
+    """Return, for each pixel of ``cover``, 256 minus the smallest ``cover`` value at which it collides; 0 if at none.
 
     Two dashes collide at a pixel if they take 1.8 or more of the pixel in total.
     """
@@ -232,7 +232,7 @@ def _flat(patches: np.ndarray) -> np.ndarray:
 
 
 def _flat_boxes(patches: np.ndarray, stride: int) -> np.ndarray:
-    """Return, for each patch, ``(n, 4)``: offset of its box from its centre in a flat picture; rows; columns, in units
+    """Return, for each patch, ``(n, 4)``: offset of its box from its centre in a flat array; rows; columns, in units
     of ``REGISTER``; offset of its pixels in :func:`_flat`."""
     top, rows, left, cols = _widened(patches).T
     half = patches.shape[1] // 2

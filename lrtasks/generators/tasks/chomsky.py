@@ -75,7 +75,7 @@ class Chomsky(TokenTask):
         "last", "training labels: the answer alone, or also the answers for prefixes; val and test: the answer"
     )
     tested: Literal["some", "every"] = parameter(
-        "some", "lengths of the further tests: eight lengths in 41..500, or all; law xlstm has two tests"
+        "some", "lengths of the further tests: eight lengths in 41..500, or all; law=xlstm has two tests"
     )
 
     def check(self) -> None:
@@ -87,8 +87,8 @@ class Chomsky(TokenTask):
             if self.language not in XLSTM:
                 self.refuse(f"law 'xlstm' has {', '.join(XLSTM)}, found {self.language}")
             if self.lengths[0] < 3 or (self.language == "modular-arithmetic" and self.lengths[1] < 4):
-                least = "at least 3, the largest 4 for modular-arithmetic"
-                self.refuse(f"lengths of {self.language} with law 'xlstm' must be {least}, found {list(self.lengths)}")
+                limits = "at least 3, the largest 4 for modular-arithmetic"
+                self.refuse(f"lengths of {self.language} with law 'xlstm' must be {limits}, found {list(self.lengths)}")
 
     @functools.cached_property
     def _language(self) -> Language:
@@ -114,16 +114,16 @@ class Chomsky(TokenTask):
 
     @functools.cached_property
     def _sizes(self) -> Sequence[int]:
-        """All n in ascending order, all entries equally likely; law ``xlstm`` repeats one n of brackets."""
-        least, most = self.lengths
+        """All n in ascending order, all entries equally likely; ``law="xlstm"`` repeats one n of brackets."""
+        smallest, largest = self.lengths
         if self.law == "deepmind":
-            return range(least, most + 1)
+            return range(smallest, largest + 1)
         if self.language == "modular-arithmetic":
-            last = most - 3 - (most % 2 == 1)  # odd
-            return range(min(max(least - 3, 1) | 1, last), last + 1, 2)
+            last = largest - 3 - (largest % 2 == 1)  # odd
+            return range(min(max(smallest - 3, 1) | 1, last), last + 1, 2)
         if self.language == "modular-arithmetic-brackets":
-            return [max(tokens, 5) - 3 for tokens in range(least, most + 1)]
-        return range(least - 1, most)
+            return [max(tokens, 5) - 3 for tokens in range(smallest, largest + 1)]
+        return range(smallest - 1, largest)
 
     def sample(self, rng: np.random.Generator) -> Sample:
         size = self._sizes[int(rng.integers(len(self._sizes)))]
@@ -163,7 +163,7 @@ class Chomsky(TokenTask):
         return np.concatenate([y, np.full(len(x) - len(y), IGNORED)])
 
     def tests(self) -> dict[str, Task]:
-        """Return tests at fixed lengths beyond training, named by the length; law ``xlstm``: 256, and 40 to 256."""
+        """Return tests at fixed lengths beyond training, named by the length; ``law="xlstm"``: 256, and 40 to 256."""
         tested = TEST_LENGTHS if self.tested == "some" else range(TEST_LENGTHS[0], TEST_LENGTHS[-1] + 1)
         spans = {str(length): (length, length) for length in tested}
         if self.law == "xlstm":

@@ -102,7 +102,7 @@ class Copying(TokenTask):
 
     @property
     def _shortest(self) -> int:
-        """Least length of a string: a lookup needs room for key and answer."""
+        """Smallest length of a string: a lookup needs room for key and answer."""
         room = self.ngram + self.answer_length + (3 if self.law == "jelassi" else 0)
         return max(self.string[0], room) if self._lookup else self.string[0]
 

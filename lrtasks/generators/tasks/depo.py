@@ -49,7 +49,7 @@ class Depo(TokenTask):
         "small": {"law": "clean", "nodes": 4, "hops": 2, "queries": 4, "words": (8, 1, 1)}
         | budget(batch_size=64, lr=3e-3),
         "small-hard": {"law": "clean", "nodes": 24, "hops": 4, "queries": 10, "words": (64, 1, 1)},
-        # Depo1 of the paper at its least N
+        # Depo1 of the paper at its smallest N
         "paper": {"nodes": (3, 225), "hops": 8, "queries": 10, "words": (50, 1, 2)},
     }
 
@@ -103,19 +103,19 @@ class Depo(TokenTask):
             answer = names[(node + k) % n]
             x += [hop + k, *names[node], answer_mark, *answer]
             y += [IGNORED] * (1 + len(names[node])) + [*answer, IGNORED]
-        least, most = self.span("nodes")
-        fixed = least == most and self.words[1] == self.words[2]
+        smallest, largest = self.span("nodes")
+        fixed = smallest == largest and self.words[1] == self.words[2]
         sample = padded_sample(x, y, self.input.length, PAD)
         return sample._replace(mask=None) if fixed else sample
 
     def _count(self, rng: np.random.Generator) -> int:
-        least, most = self.span("nodes")
+        smallest, largest = self.span("nodes")
         if self.law == "clean":
-            return int(rng.integers(least, most + 1))
-        if self.testing or least == most:
-            return most
-        bounds = np.cumsum(1 / (np.arange(least, most + 1) + most**0.5))
-        return least + int(np.searchsorted(bounds, rng.random() * bounds[-1], side="right"))
+            return int(rng.integers(smallest, largest + 1))
+        if self.testing or smallest == largest:
+            return largest
+        bounds = np.cumsum(1 / (np.arange(smallest, largest + 1) + largest**0.5))
+        return smallest + int(np.searchsorted(bounds, rng.random() * bounds[-1], side="right"))
 
     def _steps(self, rng: np.random.Generator, count: int) -> list[int]:
         steps = set(range(1, self.hops + 1))
@@ -201,7 +201,7 @@ class Depo(TokenTask):
         return placed(x.shape, ([(at, word) for at, _, _ in self._answers(tokens)] for tokens, word in firsts))
 
     def baselines(self) -> dict[str, Baseline]:
-        """Return the most frequent token, the first node of the sample, and the next node, whatever k."""
+        """Return the most frequent token, the first node of the sample, and the next node for every k."""
         rules = {"one-node": self.rule(self._first_node), "one-step": self.rule(lambda x: self._nodes(x, steps=1))}
         return {**super().baselines(), **rules}
 
@@ -212,8 +212,8 @@ class Depo(TokenTask):
 
     def tests(self) -> dict[str, Task]:
         """Return tests with 2 and 4 times the nodes, if there are enough names."""
-        least, most = self.span("nodes")
-        more = {n: n * most if isinstance(self.nodes, int) else (least, n * most) for n in (2, 4)}
+        smallest, largest = self.span("nodes")
+        more = {n: n * largest if isinstance(self.nodes, int) else (smallest, n * largest) for n in (2, 4)}
         return self.further({f"{n}x": {"nodes": nodes} for n, nodes in more.items()})
 
     def text(self, batch: Batch, index: int) -> str:

@@ -76,15 +76,15 @@ class Dyck(TokenTask):
             if self.stay == 1 and self.depth >= self.length:
                 self.refuse(f"with stay 1 and depth {self.depth}, no bracket closes in {self.length} tokens")
             return
-        least, most = self.span("whole")
-        if least < 2 or most > MAX_WHOLE or least == most == least // 2 * 2 + 1:
+        shortest, longest = self.span("whole")
+        if shortest < 2 or longest > MAX_WHOLE or shortest == longest == shortest // 2 * 2 + 1:
             limits = f"2..{MAX_WHOLE}, with an even number in their range"
             self.refuse(f"whole must be two numbers in {limits}, found {list(self.whole)}")
         share = _share_within(self.whole, self.depth, self.stay)
         if share < MIN_SHARE:
-            found = f"{share:.1%} of those of at least {least}, {MIN_SHARE:.0%} are needed"
+            found = f"{share:.1%} of those of at least {shortest}, {MIN_SHARE:.0%} are needed"
             where = f"at depth {self.depth} and stay {self.stay}"
-            self.refuse(f"{where} too few strings have {least} to {most} tokens: {found}")
+            self.refuse(f"{where} too few strings have {shortest} to {longest} tokens: {found}")
 
     @property
     def _end(self) -> int:
@@ -119,12 +119,12 @@ class Dyck(TokenTask):
 
     def _opens(self, rng: np.random.Generator) -> list[bool]:
         """Draw a string: for each bracket, whether it opens."""
-        least, count = (math.inf, self.length) if self.whole is None else (self.whole[0], self.whole[1] + 1)
+        shortest, count = (math.inf, self.length) if self.whole is None else (self.whole[0], self.whole[1] + 1)
         while True:
             opens: list[bool] = []
             depth, opening = 0, True
             for chance in rng.random(count).tolist():
-                if depth == 0 and chance < 0.5 and len(opens) >= least:
+                if depth == 0 and chance < 0.5 and len(opens) >= shortest:
                     return opens
                 opening = depth == 0 or (depth < self.depth and opening == (chance < self.stay))
                 depth += 1 if opening else -1
@@ -219,16 +219,16 @@ class Dyck(TokenTask):
 @functools.lru_cache(maxsize=64)
 def _share_within(lengths: tuple[int, int], most: int, stay: float) -> float:
     """Return the share of strings with at most ``lengths[1]`` tokens among those with at least ``lengths[0]``."""
-    least, largest = lengths
+    shortest, longest = lengths
     opened, closed = np.zeros((2, most + 1))  # probability of each depth after an opening or a closing bracket
     opened[1] = 1.0
     ended = 0.0
-    for length in range(2, largest + 1):
+    for length in range(2, longest + 1):
         up = opened * stay + closed * (1 - stay)
         up[0], up[most] = closed[0], 0.0
         down = opened + closed - up
         opened, closed = np.append(0.0, up[:-1]), np.append(down[1:], 0.0)
-        if length >= least:
+        if length >= shortest:
             closed[0] /= 2
             ended += float(closed[0])
     return ended

@@ -96,7 +96,7 @@ class FlipFlop(TokenTask):
         return {**self.further({"sparse": sparse, "dense": dense}), **self.scaled("instructions", by=(2, 4))}
 
     def baselines(self) -> dict[str, Baseline]:
-        """Return the most frequent bit, and the last bit in the text, whatever its instruction."""
+        """Return the most frequent bit, and the last bit in the text, after any instruction."""
 
         def last_bit(x: np.ndarray) -> np.ndarray:
             return np.take_along_axis(x, np.maximum(last_where((x == ZERO) | (x == ONE)), 1), axis=1)

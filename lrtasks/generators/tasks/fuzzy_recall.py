@@ -36,7 +36,7 @@ class FuzzyRecall(UniformTask):
     off. In training the next token is the label everywhere. Source: Poli et al., "Mechanistic Design and Scaling of
     Hybrid Architectures" (MAD, arXiv:2403.17844), section 3.
 
-    Law ``mad`` has two flaws. A complete key may also be the beginning of a longer key, so a model cannot know in
+    ``law="mad"`` has two flaws. A complete key may also be the beginning of a longer key, so a model cannot know in
     training where a key ends; ``answer`` therefore looks one token ahead. In 2 % of the test samples the probe occurs
     at the end only, so its question has no answer. The source labels this question; here it has no label.
 
@@ -68,8 +68,8 @@ class FuzzyRecall(UniformTask):
     def check(self) -> None:
         if self.law == "grid":
             if self.length % self.pair or self.length == self.pair:
-                least = f"at least {2 * self.pair} and divisible by key_tokens + value_tokens = {self.pair}"
-                self.refuse(f"length must be {least}, found {self.length}")
+                allowed = f"at least {2 * self.pair} and divisible by key_tokens + value_tokens = {self.pair}"
+                self.refuse(f"length must be {allowed}, found {self.length}")
             return
         needed = {"keys": (self.first_value, self.key_tokens), "values": (self._letters_of_values, self.value_tokens)}
         for what, (count, most) in needed.items():
@@ -202,7 +202,8 @@ class FuzzyRecall(UniformTask):
                 self.refuse(f"key {list(key)} has two values, {list(given)} and {list(value)}")
 
     def baselines(self) -> dict[str, Baseline]:
-        """Return the most frequent token and, with law ``grid``, a value of a key with the same last 1 or 2 letters."""
+        """Return the most frequent token; with ``law="grid"`` also a value of a key with the same last 1 or 2
+        letters."""
         known = {"last-letter": 1, "last-two": 2} if self.law == "grid" else {}
         shorter = {name: letters for name, letters in known.items() if letters < self.key_tokens}
         rules = {name: self.rule(self._alike, letters=n) for name, n in shorter.items()}
@@ -243,7 +244,7 @@ def _distinct(u: Uniforms, limit: int, count: int, size: int) -> np.ndarray:
     for taken in range(size):
         token = u.whole(limit - taken, count)
         before = np.sort(found[..., :taken], axis=-1)
-        for other in range(taken):  # skip the taken numbers, from the least
+        for other in range(taken):  # skip the taken numbers, from the smallest
             token += token >= before[..., other]
         found[..., taken] = token
     return found

@@ -37,7 +37,7 @@ class InContextLanguage(UniformTask):
     text may continue with another symbol; the label is the one symbol that is legal for certain.
 
     Source: after RegBench of Akyürek et al., "In-Context Language Learning: Architectures and Algorithms"
-    (arXiv:2401.12973), section 3, which scores the share of predictions that are legal; law and labels are ours.
+    (arXiv:2401.12973), section 3. RegBench scores the share of legal predictions. Distribution and labels are ours.
     Inference: Angluin, "Inference of Reversible Languages", Journal of the ACM 29 (1982), section 4.
 
     >>> task = InContextLanguage(symbols=3, strings=(1, 4))

@@ -60,7 +60,7 @@ class InductionHeads(TokenTask):
         return Sample(x, y)
 
     def label(self, x: np.ndarray) -> np.ndarray:
-        """Return the label at the last position alone, whatever ``supervise`` is. The first of several marks counts."""
+        """Return the label at the last position alone, for every ``supervise``. The first of several marks counts."""
         marks = np.flatnonzero(x == self.vocab - 1)
         if len(marks) < 2 or marks[-1] != len(x) - 1:
             found = f"found it at {marks.tolist()} of {len(x)} positions"

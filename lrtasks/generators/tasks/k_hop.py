@@ -60,7 +60,7 @@ class KHop(UniformTask):
         if low < self.hops[0] or high > self.hops[1]:
             self.refuse(f"asked must lie in hops {list(self.hops)}, found [{low}, {high}]")
         if self.law == "clean" and low and self.length < low + 3:
-            self.refuse(f"with law clean, length must be at least hops + 3 ({low + 3}), found {self.length}")
+            self.refuse(f"with law 'clean', length must be at least hops + 3 ({low + 3}), found {self.length}")
 
     @property
     def _first_letter(self) -> int:
@@ -106,7 +106,7 @@ class KHop(UniformTask):
         self.allow(tokens[1:], self._first_letter, self.input.width, "letters", 1)
 
     def baselines(self) -> dict[str, Baseline]:
-        """Return the most frequent class, the own letter, the next of the alphabet, the best guess per hop count."""
+        """Return the most frequent class, the same letter, the letter after it, and the best guess per hop count."""
         own, following = self.rule(lambda x: self._offset(x, 0)), self.rule(lambda x: self._offset(x, 1))
         return {**super().baselines(), "own-letter": own, "not-own": following, "by-hops": _ByHops(self)}
 

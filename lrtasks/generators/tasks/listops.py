@@ -32,7 +32,7 @@ class ListOps(Task):
     the depth limit is an operator with probability 1/4; all other choices are uniform. Only expressions within the
     length limits are kept. Tokens: 0..9 are the digits, 10..13 ``[MIN`` ``[MAX`` ``[MED`` ``[SM``, 14 ``]``, 15 padding
     (on the right, to a multiple of 64). The further tests have longer expressions with the same limit on arguments.
-    They are deeper only if their length needs it; the least length grows with the largest. Sources: Nangia and
+    They are deeper only if their length needs it; the smallest length grows with the largest. Sources: Nangia and
     Bowman, "ListOps: A Diagnostic Dataset for Latent Tree Learning" (arXiv:1804.06028); Tay et al., "Long Range Arena"
     (arXiv:2011.04006), section 2.2.1; DLR paper (arXiv:2212.00768), section 3.2 (a label for every sub-expression, and
     the setting ``paper``).
@@ -102,11 +102,11 @@ class ListOps(Task):
     def at_length(self, length: int) -> ListOps:
         """Return the task for expressions of at most ``length`` tokens, with ``min_length`` scaled in proportion.
 
-        Expressions are deeper than in this task only if so many tokens need more depth.
+        Expressions are deeper than in this task only if ``length`` tokens need more depth.
         """
         require_whole("length", length, 2, LIMIT - 1)
-        least = self.limits.min_length * length // self.nominal_length
-        limits = self.limits._replace(min_length=max(1, least), max_length=int(length) + 1)
+        min_length = self.limits.min_length * length // self.nominal_length
+        limits = self.limits._replace(min_length=max(1, min_length), max_length=int(length) + 1)
         return replace(self, **listops.deep_enough(limits)._asdict())
 
     def tests(self) -> dict[str, Task]:

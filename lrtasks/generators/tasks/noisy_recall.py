@@ -28,7 +28,7 @@ class NoisyRecall(UniformTask):
     key that occurred before is labelled. Source: Poli et al., "Mechanistic Design and Scaling of Hybrid Architectures"
     (MAD, arXiv:2403.17844), section 3; with ``noise=0`` this is MAD's in-context recall.
 
-    The task is local. At the published noise and vocabulary, whatever the length, half of the labels have their key
+    The task is local. At the published noise and vocabulary, and at any length, half of the labels have their key
     within 14 tokens and 99 % within 90 tokens. With ``distance`` a sample has one query, at the end; its key occurs
     once before, at that distance.
 
@@ -59,9 +59,9 @@ class NoisyRecall(UniformTask):
     def check(self) -> None:
         if self.length % 2:
             self.refuse(f"length must be even, found {self.length}")
-        least = 4 if self.distance else 2
-        if self.vocab - self.noise_vocab < least:
-            self.refuse(f"vocab must be at least noise_vocab ({self.noise_vocab}) + {least}, found {self.vocab}")
+        smallest = 4 if self.distance else 2
+        if self.vocab - self.noise_vocab < smallest:
+            self.refuse(f"vocab must be at least noise_vocab ({self.noise_vocab}) + {smallest}, found {self.vocab}")
         if self.noise > 0 and self.noise_vocab == 0:
             self.refuse(f"noise {self.noise} needs noise tokens, found noise_vocab=0")
         if self.distance is not None:

@@ -28,7 +28,7 @@ class Overwrite(UniformTask):
     ``law="zoology"``: the K first values are distinct, U distinct keys are updated once, and the queries are placed
     among zeros as in ``mqar`` (``power_a``) up to ``length``. Source: HazyResearch/zoology, ``forgetting_mqar.py``. By
     mistake, that code makes a new value different from the old value of another key, so some of its updates change
-    nothing. Law ``mixed`` is ours. ``back`` follows the N-back recall of Yang et al., "PaTH Attention"
+    nothing. ``law="mixed"`` is ours. ``back`` follows the N-back recall of Yang et al., "PaTH Attention"
     (arXiv:2505.16381).
 
     >>> task = Overwrite(keys=2, updates=1, vocab=64)
@@ -59,10 +59,10 @@ class Overwrite(UniformTask):
             self.refuse(f"vocab must be even, found {self.vocab}")
         if self.keys > self.vocab // 2 - 1:
             self.refuse(f"vocab {self.vocab} has {self.vocab // 2 - 1} keys, too few for keys={self.keys}")
-        least = 4 * self.keys + 2 * self.updates
+        shortest = 4 * self.keys + 2 * self.updates
         if self.law == "mixed":
-            if self.length not in (None, least):
-                self.refuse(f"length belongs to law 'zoology'; with law 'mixed' it is {least}, found {self.length}")
+            if self.length not in (None, shortest):
+                self.refuse(f"length belongs to law 'zoology'; with law 'mixed' it is {shortest}, found {self.length}")
             if self.back > self.updates + 1:
                 self.refuse(
                     f"back must be at most updates + 1 = {self.updates + 1}, the writes of a key, found {self.back}"
@@ -71,8 +71,8 @@ class Overwrite(UniformTask):
         if self.updates > self.keys or self.back != 1:
             found = f"{self.updates} and {self.back}"
             self.refuse(f"with law 'zoology' updates must be at most keys ({self.keys}) and back 1, found {found}")
-        if self.length is not None and (self.length < least or self.length % 2):
-            self.refuse(f"length must be even and at least 2(K + U) + 2K = {least}, found {self.length}")
+        if self.length is not None and (self.length < shortest or self.length % 2):
+            self.refuse(f"length must be even and at least 2(K + U) + 2K = {shortest}, found {self.length}")
 
     @property
     def written(self) -> int:
@@ -144,7 +144,7 @@ class Overwrite(UniformTask):
         return {name: spread(values, batch.y.shape, slice(0, None, 2)) for name, values in labels.items()}
 
     def tests(self) -> dict[str, Task]:
-        """Return tests with 2, 4 and 8 times the updates; law ``zoology``: 2, 4 and 8 times the length."""
+        """Return tests with 2, 4 and 8 times the updates; with ``law="zoology"``, 2, 4 and 8 times the length."""
         if self.law == "zoology":
             return dataclasses.replace(self, length=self.input.length).scaled("length")
         return dataclasses.replace(self, length=None).scaled("updates")

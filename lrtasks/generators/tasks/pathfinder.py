@@ -96,7 +96,7 @@ class PathfinderTask(Task):
         return self.res, self.res
 
     def picture(self, rng: np.random.Generator) -> tuple[Layout, Picture]:
-        """Draw one image; return its layout and the picture with its target.
+        """Draw one image; return its layout, and the image with its target.
 
         Raises:
             UsageError: if no two main paths that fit are found within the allowed attempts.

@@ -28,7 +28,8 @@ class Stack(TokenTask):
     blank. The label, at the stack token of each pop, is this value.
 
     Source: Kimi Team, "Kimi Linear: An Expressive, Efficient Attention Architecture" (arXiv:2510.26692), section 5.1
-    (64 stacks, 256 to 2,048 tokens). The paper has no code and does not say how actions are drawn; this law is ours.
+    (64 stacks, 256 to 2,048 tokens). The paper has no code and does not say how actions are drawn; this
+    distribution is ours.
 
     >>> Stack(stacks=2, values=4).answer([6, 4, 3, 6, 5, 1, 6, 4, 2, 7, 4, 8, 7, 4, 8]).tolist()[9:]
     [-100, 2, -100, -100, 3, -100]

@@ -40,7 +40,7 @@ class VariableTracking(UniformTask):
 
     Source: after the variable tracking of Hsieh et al., "RULER: What's the Real Context Size of Your Long-Context
     Language Models?" (arXiv:2404.06654), section 3.2. RULER has one chain in text, so every variable in the text is an
-    answer. Both laws are ours.
+    answer. Both distributions are ours.
 
     >>> VariableTracking(variables=3, constants=6).answer([0, 8, 1, 4, 2, 0, 0, 1, 1, 2]).tolist()
     [-100, -100, -100, -100, -100, 5, -100, 1, -100, 5]

@@ -40,7 +40,7 @@ class WordProblem(TokenTask):
     Source: Merrill et al., "The Illusion of State in State-Space Models" (arXiv:2404.08819), section 5; lengths and
     groups of Siems et al., "DeltaProduct" (arXiv:2502.10297), section 5.
 
-    On an instance, ``group`` is the parameter. On the class it is the capability, as for all tasks.
+    On a task object, ``group`` is the parameter. On the class it is the capability, as for all tasks.
 
     >>> S3 = WordProblem(length=3)
     >>> S3.answer([1, 2, 1]).tolist(), S3.named([1, 4, 5])
@@ -77,8 +77,8 @@ class WordProblem(TokenTask):
         factors = self.group.split("x")
         for factor in factors:
             kind, size = factor[:1], factor[1:]
-            least, most = (2, 120) if kind == "Z" else (3, 5)
-            if not re.fullmatch(r"[ZSA][1-9]\d{0,2}", factor) or not least <= int(size) <= most:
+            smallest, largest = (2, 120) if kind == "Z" else (3, 5)
+            if not re.fullmatch(r"[ZSA][1-9]\d{0,2}", factor) or not smallest <= int(size) <= largest:
                 groups = "Zn (n = 2..120), Sn or An (n = 3..5), or a product of these such as A4xZ5"
                 self.refuse(f"group must be {groups}, found {self.group!r}")
         return factors
@@ -218,4 +218,4 @@ def _names(name: str) -> np.ndarray:
     return np.array(["".join(str(entry + 1) for entry in row) for row in _permutations(name)])
 
 
-WordProblem.group = "state"  # the capability; the parameter of an instance hides it
+WordProblem.group = "state"  # the capability; the parameter of a task object hides it

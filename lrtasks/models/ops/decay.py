@@ -8,7 +8,7 @@ D_ij = exp(G_i - G_j) for j <= i, else 0:
     Y = ((Q K^T) * D) V + exp(G) (Q S_in)
     S_out = exp(G_last) S_in + K^T (exp(G_last - G) V)
 
-No exponent is positive, so nothing overflows, however strong the decay. G restarts at 0 in each chunk, because one sum
+No exponent is positive, so nothing overflows, even at a strong decay. G restarts at 0 in each chunk, because one sum
 over all positions would lose digits.
 
 :func:`channel_decay`, with a decay per key channel, is gated linear attention (GLA; Yang et al., arXiv:2312.06635,

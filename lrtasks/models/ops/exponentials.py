@@ -95,7 +95,7 @@ def _fastest(W: Tensor, rate: Tensor | None, freq: Tensor, length: int) -> Tenso
 
 
 def _by_products(W: Tensor, rate: Tensor | None, freq: Tensor | None, length: int) -> Tensor:
-    """Evaluate by matrix products. Compiled loops make their tables if they suit, and operations of torch if not."""
+    """Evaluate by matrix products. Compiled loops make the tables if they suit; otherwise, torch does."""
     if freq is not None and W.is_cpu:
         from lrtasks.models.ops import loops  # imports numba
 

@@ -75,7 +75,7 @@ class Portrait:
     Attributes:
         title: title of the figure, also the stem of the file name.
         kind: kind of each series: ``"lines"``, y over 0, 1, 2, ...; ``"plane"``, complex numbers, drawn with the unit
-            circle; ``"image"``, a matrix; ``"positions"``, a matrix ``(samples, positions)``, drawn as one picture per
+            circle; ``"image"``, a matrix; ``"positions"``, a matrix ``(samples, positions)``, drawn as one image per
             sample where positions are pixels; ``"bars"``, one height per label.
         series: arrays by name.
         x_label: meaning of the horizontal axis.

@@ -58,7 +58,7 @@ def _computable(x: Tensor) -> bool:
 
 
 def on_tensors(loop: Callable[..., None]) -> Callable[..., None]:
-    """Make a compiled loop of this file take contiguous tensors, some of which receive its results, and numbers."""
+    """Make a compiled loop of this file take numbers and contiguous tensors; some of the tensors receive results."""
 
     def run(*inputs: Any) -> None:
         with announced("loops of models"):

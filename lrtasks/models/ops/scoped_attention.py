@@ -236,7 +236,7 @@ def attend(
 def by_distance(
     scope: Scope, queries: int, keys: int, first: int, device: torch.device, bias: Bias | None
 ) -> Tensor | None:
-    """Return the numbers to add to scores ``(queries, keys)``: ``bias``, and -inf at keys out of scope; None for none.
+    """Return the numbers to add to scores ``(queries, keys)``: ``bias``, and -inf at keys out of scope; or None.
 
     The rank of the first query relative to the first key is ``first``. ``bias`` is evaluated once per distance.
     """

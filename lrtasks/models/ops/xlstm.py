@@ -126,8 +126,8 @@ def _mlstm_step(q: Tensor, k: Tensor, v: Tensor, i: Tensor, lf: Tensor, state: S
 
 def _normalised(sums: Tensor, m: Tensor) -> Tensor:
     """Divide by the last column; ``exp(-m)`` is kept finite, so that its gradient is finite."""
-    least = math.log(torch.finfo(sums.dtype).max) * 0.9
-    floor = (-m.clamp_min(-least)).exp()
+    bound = math.log(torch.finfo(sums.dtype).max) * 0.9
+    floor = (-m.clamp_min(-bound)).exp()
     sums, normaliser = torch.split(sums, [sums.shape[-1] - 1, 1], -1)
     # the gradient of a product has fewer operations than that of a quotient
     return sums * (torch.maximum(normaliser.abs(), floor.unsqueeze(-1)) + EPS).reciprocal()

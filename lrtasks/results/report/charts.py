@@ -151,7 +151,7 @@ def _curve(record: RunRecord) -> list[list[float | None]]:
 
 
 def _mean_curve(records: Sequence[RunRecord]) -> list[list[float | None]]:
-    """Return steps and mean validation scores of the runs that are done, as a table shows them; of all, if none is."""
+    """Return steps and mean validation scores of the runs that are done, as in a table; of all runs if none is done."""
     records = [record for record in records if record.status == "done"] or records
     found: list[list[float | None]] = []
     for step in sorted({point["step"] for record in records for point in record.curve}):

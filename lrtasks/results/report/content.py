@@ -34,7 +34,7 @@ COSTS = {
 
 Pairs = list[tuple[str, str]]
 MAX_WIDTH = 720
-"""Maximum width in pixels of a run's picture; wider pictures are made smaller."""
+"""Maximum width in pixels of a run's image of predictions; wider images are made smaller."""
 STATES = {
     "diverged": ("div.", "diverged: loss, weights or predictions were not finite"),
     "failed": ("failed", "the run ended with an error"),
@@ -330,23 +330,23 @@ def scores_of(record: RunRecord) -> tuple[list[str], list[tuple[str, list[float 
 
 
 def predictions_of(folder: Path) -> str | None:
-    """Return a run's picture of predictions, made smaller, as a data URI; ``None`` if no picture can be read."""
+    """Return a run's image of predictions, made smaller, as a data URI; ``None`` if no image can be read."""
     path = folder / PANEL
     try:
         if not path.is_file() or path.stat().st_size > MAX_BYTES:
             return None
-        with Image.open(path, formats=["PNG"]) as image:
-            picture = image.convert("RGB")
+        with Image.open(path, formats=["PNG"]) as stored:
+            image = stored.convert("RGB")
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
-        return None  # a damaged picture must not prevent the report
-    picture.thumbnail((MAX_WIDTH, 10 * MAX_WIDTH))
-    return data_uri(picture)
+        return None  # a damaged image must not prevent the report
+    image.thumbnail((MAX_WIDTH, 10 * MAX_WIDTH))
+    return data_uri(image)
 
 
-def data_uri(picture: Image.Image) -> str:
-    """Return a picture, reduced to 64 colours, as a data URI (PNG)."""
+def data_uri(image: Image.Image) -> str:
+    """Return an image, reduced to 64 colours, as a data URI (PNG)."""
     buffer = io.BytesIO()
-    picture.quantize(64, dither=Image.Dither.NONE).save(buffer, "PNG", optimize=True)
+    image.quantize(64, dither=Image.Dither.NONE).save(buffer, "PNG", optimize=True)
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 

@@ -100,12 +100,12 @@ def environment() -> jinja2.Environment:
 
 
 class Sample(NamedTuple):
-    """One sample of a task, with the command that draws it: as text if the task has a text form, else as a picture."""
+    """One sample of a task, with the command that draws it: as text if the task has a text form, else as an image."""
 
     summary: str
     command: str
     text: str | None = None
-    picture: str | None = None
+    image: str | None = None
 
 
 @registered_only()
@@ -127,7 +127,7 @@ def draw_sample(name: str, parameters: dict[str, Any]) -> Sample | str:
             return Sample(summary, command, text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]} ...")
         buffer = io.BytesIO()
         preview(task, samples=1).savefig(buffer, format="png")
-        return Sample(summary, command, picture=content.data_uri(Image.open(buffer).convert("RGB")))
+        return Sample(summary, command, image=content.data_uri(Image.open(buffer).convert("RGB")))
     except UsageError as error:
         return str(error)
     except Exception as error:  # a plug-in's code may raise anything; the report is made without this sample
@@ -167,7 +167,7 @@ def _asset(name: str) -> str:
 
 
 def _policy(style: str, scripts: list[str]) -> str:
-    """Return a content security policy that allows only this style, these scripts and pictures inside the page."""
+    """Return a content security policy that allows only this style, these scripts and images inside the page."""
     allowed, *scripts_allowed = (
         f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in (style, *scripts)
     )

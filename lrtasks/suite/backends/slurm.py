@@ -183,7 +183,7 @@ class _Elements(Remote):
 
 
 def _report(submitted: Any) -> Report:
-    """Return the report of a job that has ended; whatever makes it unreadable is this job's failure alone."""
+    """Return the report of a job that has ended. If it cannot be read, only this job fails."""
     try:
         if submitted.paths.result_pickle.exists() or _state(submitted) != UNKNOWN:  # else submitit waits for ever
             return submitted.result()

@@ -1,4 +1,4 @@
-"""Chomsky: the published strings and answers of fifteen languages, the laws of strings, and bad input."""
+"""Chomsky: the published strings and answers of fifteen languages, the distributions of strings, and bad input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copying: the published strings, the law of keys, labels by reading the string, and bad input."""
+"""Copying: the published strings, the distribution of keys, labels by reading the string, and bad input."""
 
 from __future__ import annotations
 

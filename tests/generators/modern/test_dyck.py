@@ -1,4 +1,4 @@
-"""Dyck: labels by counting brackets, the published strings and their law of lengths, and bad input."""
+"""Dyck: labels by counting brackets, the published strings and their distribution of lengths, and bad input."""
 
 from __future__ import annotations
 

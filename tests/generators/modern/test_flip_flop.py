@@ -1,4 +1,4 @@
-"""Flip-flop: every label by reading on from the write, the law of instructions, slices and bad input."""
+"""Flip-flop: every label by reading on from the write, the distribution of instructions, slices and bad input."""
 
 from __future__ import annotations
 

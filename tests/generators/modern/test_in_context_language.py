@@ -1,4 +1,4 @@
-"""In-context language: labels by plain inference, legal in the hidden automaton; the law of automata and texts."""
+"""In-context language: labels by inference, legal in the hidden automaton; the distribution of automata and texts."""
 
 from __future__ import annotations
 

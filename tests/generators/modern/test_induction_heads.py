@@ -1,4 +1,4 @@
-"""Induction heads: the published sequences, the law of positions, labels in training, and bad input."""
+"""Induction heads: the published sequences, the distribution of positions, labels in training, and bad input."""
 
 from __future__ import annotations
 

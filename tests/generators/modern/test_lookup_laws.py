@@ -1,4 +1,4 @@
-"""Recall, hops, capacity and latching: the published targets exactly, and the laws of samples by statistics.
+"""Recall, hops, capacity and latching: the published targets exactly, and the distributions of samples by statistics.
 
 The arrays beside this file are samples of the published generators (MAD, Zoology, HAX, hop-induction-heads, PhysicsLM4,
 S4, TCN).

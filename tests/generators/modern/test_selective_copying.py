@@ -1,4 +1,4 @@
-"""Selective copying: the samples of S4, TCN and MAD, the law of positions, and bad input."""
+"""Selective copying: the samples of S4, TCN and MAD, the distribution of positions, and bad input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stack: every label by playing the operations, the law of actions and stacks, and bad input."""
+"""Stack: every label by playing the operations, the distribution of actions and stacks, and bad input."""
 
 from __future__ import annotations
 
