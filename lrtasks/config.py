@@ -27,7 +27,7 @@ P = TypeVar("P", bound="Config")
 
 Presets = Mapping[str, Mapping[str, Any]]
 """Settings by preset: a bare name is a parameter of the class; ``budget.NAME`` is a field of the training budget. A
-model may have additional settings for one task under ``"PRESET/TASK"``."""
+model may have additional settings for one task under ``"PRESET/TASK"``, or under ``"PRESET/TASK@TASK_PRESET"``."""
 
 
 def parameter(

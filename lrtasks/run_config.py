@@ -106,8 +106,11 @@ class RunConfig:
         given = assign(named, known, options=options)
         of_task, task_budget = task_class.preset_values(task_preset or preset)
         of_model, model_budget = model_class.preset_values(preset) if model_class else ({}, {})
-        both = f"{preset}/{task_class.name}"
-        of_both, both_budget = model_class.preset_values(both) if model_class else ({}, {})
+        of_both, both_budget = dict[str, Any](), dict[str, Any]()
+        for both in (f"{preset}/{task_class.name}", f"{preset}/{task_class.name}@{task_preset}"):
+            values, budget_values = model_class.preset_values(both) if model_class else ({}, {})
+            of_both |= values
+            both_budget |= budget_values
         address = task if isinstance(task, str) else None
         if isinstance(task, str):
             task = task_class.make(**{**of_task, **given["task"]})

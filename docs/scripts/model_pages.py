@@ -126,12 +126,12 @@ def _variation(variant: str, name: str) -> str:
 
 
 def _presets(name: str) -> str:
-    """Return a table with one row per preset, followed by one row for each task with additional settings."""
+    """Return a table with one row per preset, followed by one row for each task with other settings."""
     cls = models.registry.get(name)
     rows = []
     for preset in (key for key in cls.presets if "/" not in key):
         for key in (preset, *(key for key in cls.presets if key.startswith(f"{preset}/"))):
-            task = key.removeprefix(preset).removeprefix("/")
-            scope = f"also on {task}" if task else "every task"
-            rows.append([f"`{preset}`", scope, *map(settings, cls.preset_values(key))])
+            task, values = key.removeprefix(preset).removeprefix("/"), cls.preset_values(key)
+            if not task or any(values):
+                rows.append([f"`{preset}`", f"also on {task}" if task else "every task", *map(settings, values)])
     return table(["preset", "for", "hyper-parameters", "training"], rows)

@@ -36,8 +36,8 @@ SMALLEST_RATE = 0.01
 class DeltaLayer(QKVLayer):
     """The layer of the module docstring. State: S ``(batch, value heads, K, V)``, and the last inputs of q, k and v.
 
-    Several value heads may share one query and key, and in KDA one beta and g, too. A position may take ``n_h`` steps
-    of the delta rule. With a lower bound l, the log decay of a key channel is ``g = l sigmoid(exp(A_log) (linear(x) +
+    Several value heads may share one query and key; each has its own beta and g. A position may take ``n_h`` steps of
+    the delta rule. With a lower bound l, the log decay of a key channel is ``g = l sigmoid(exp(A_log) (linear(x) +
     dt_bias))``. The gate is ``silu`` of a linear map, or, with a decay per key channel, ``sigmoid`` of a linear map of
     rank V.
     """
@@ -49,23 +49,22 @@ class DeltaLayer(QKVLayer):
         value_heads, d_value = config.value_heads or heads, config.expand_v * d_key
         decay, lower_bound = config.decay if config.forget else "none", config.lower_bound
         keys, values = heads * d_key, value_heads * d_value
-        rates = heads if decay == "channel" else value_heads
         super().__init__(d_model, keys, n_h * keys, n_h * values)
         self.heads, self.value_heads, self.n_h, self.d_key, self.d_value = heads, value_heads, n_h, d_key, d_value
         self.allow_neg_eigval, self.decay = config.allow_neg_eigval, decay
         self.lower_bound: float | None = lower_bound
         self.rule = fla.on(config.op_backend, delta_rule)
-        self.b_proj = linear(d_model, n_h * rates)
+        self.b_proj = linear(d_model, n_h * value_heads)
         self.convolve("silu")
         if decay == "head":
             self.a_proj = linear(d_model, value_heads)
             self.A_log = nn.Parameter(log_uniform(value_heads, 0, 16).clamp_min(math.log(SMALLEST_RATE)))
             self.dt_bias = nn.Parameter(step_bias(value_heads))
         elif decay == "channel":
-            self.f_proj = nn.Sequential(linear(d_model, d_value), linear(d_value, keys))
-            start = log_uniform(heads, 1, 16)
+            self.f_proj = nn.Sequential(linear(d_model, d_value), linear(d_value, value_heads * d_key))
+            start = log_uniform(value_heads, 1, 16)
             self.A_log = nn.Parameter(start if lower_bound is None else torch.zeros_like(start))
-            self.dt_bias = nn.Parameter(step_bias(keys))
+            self.dt_bias = nn.Parameter(step_bias(value_heads * d_key))
         self.g_proj: nn.Module | None = None
         if config.gate:
             if decay == "channel":
@@ -84,14 +83,13 @@ class DeltaLayer(QKVLayer):
         (q, k, v), after = self.qkv(x, before)
         q = l2_normalised(torch.unflatten(q, -1, (self.heads, self.d_key))) * self.d_key**-0.5
         # the n_h steps of one position become successive steps of the delta rule
-        k, v, beta = (torch.unflatten(part, 2, (self.n_h, -1)).flatten(1, 2) for part in (k, v, self.b_proj(x)))
-        k, v = (torch.unflatten(part, -1, (-1, width)) for part, width in ((k, self.d_key), (v, self.d_value)))
-        k, beta, g = l2_normalised(k), beta.sigmoid(), self._log_decay(x)
+        parts = (k, self.heads), (v, self.value_heads), (self.b_proj(x), self.value_heads)
+        k, v, beta = (torch.unflatten(part, -1, (self.n_h, heads, -1)).flatten(1, 2) for part, heads in parts)
+        k, beta = l2_normalised(k), beta.squeeze(-1).sigmoid()
+        if self.value_heads > self.heads:
+            q, k = (value.repeat_interleave(self.value_heads // self.heads, -2) for value in (q, k))
         beta = 2 * beta if self.allow_neg_eigval else beta
-        if (shared := self.value_heads // self.heads) > 1:
-            q, k = (part.repeat_interleave(shared, 2) for part in (q, k))
-            if g is not None and self.decay == "channel":
-                beta, g = (part.repeat_interleave(shared, 2) for part in (beta, g))
+        g = self._log_decay(x)
         self.show(log_decay=g, beta=torch.unflatten(beta, 1, (-1, self.n_h)))
         y, S = self.rule(q, k, v, beta, g, state=S, mask=mask)
         gate = None if self.g_proj is None else torch.unflatten(self.g_proj(x), -1, y.shape[-2:])
@@ -215,7 +213,6 @@ class KDA(GatedDeltaNet):
     Source: Kimi Team (arXiv:2510.26692).
     """
 
-    version: ClassVar[int] = 2
     decay = "channel"
     presets: ClassVar[Presets] = {**DeltaNet.presets, "small": {**SMALL, "mlp_width": 56}}
 

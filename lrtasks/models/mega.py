@@ -130,7 +130,7 @@ PATH_X = budget(125_000, 128, 1e-2, 0.01, 25_000)
 SPEECH = budget(250_000, 20, 1e-2, 0.01, 10_000)
 ENWIK8 = budget(400_000, 8, 5e-3, 0.1, 24_000)
 
-SHORT_TASKS = ("copying", "depo", "joint-recall", "solve", "sort", "variable-tracking")
+SHORT_TASKS = ("copying", "depo", "joint-recall", "solve", "sort", "variable-tracking", "word-problem@a5")
 SHORT_SAMPLES: dict[str, dict[str, Any]] = {f"small/{task}": {"window": 8} for task in SHORT_TASKS}
 """Presets of SeqBoat and LongVQ for samples of 8 to 30 positions, shorter than the window of ``small``."""
 PIXELS: dict[str, Any] = {"norm": "batch", "prenorm": True}

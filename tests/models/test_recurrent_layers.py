@@ -303,22 +303,6 @@ def test_s5_starts_from_blocks_of_hippo() -> None:
     assert gap(core.C, torch.view_as_real((C @ vectors).flatten(1))) < 1e-6
 
 
-def test_value_heads_of_kda_share_all_but_their_values() -> None:
-    sizes = {"d_model": 12, "head_dim": 4, "allow_neg_eigval": True}
-    grouped = KDA.make(heads=2, value_heads=6, **sizes).layer(0).double()
-    alone = KDA.make(heads=6, **sizes).layer(0).double()
-    with torch.no_grad():
-        grouped.A_log.uniform_(-1, 1)
-    given = grouped.state_dict()
-    shared = ("q_proj", "k_proj", "q_conv1d", "k_conv1d", "f_proj.1", "b_proj", "A_log", "dt_bias")
-    for name, value in given.items():
-        if name.startswith(shared):
-            given[name] = value.unflatten(0, (2, -1)).repeat_interleave(3, 0).flatten(0, 1)
-    alone.load_state_dict(given)
-    x = torch.randn(2, 9, 12, dtype=torch.float64)
-    assert gap(grouped(x), alone(x)) < 1e-12
-
-
 def test_kda_with_a_bounded_decay_starts_at_rate_1() -> None:
     assert not KDA(lower_bound=-5.0).layer(0).A_log.any()
 
