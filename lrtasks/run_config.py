@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import shlex
@@ -191,9 +192,12 @@ class RunConfig:
         task = self.task if self.task_address is None else self.task_address
         return f"lrtasks.evaluate({model}, {task!r}, {listed})"
 
-    @property
+    @functools.cached_property
     def is_renamed(self) -> bool:
-        """Whether the user renamed a model that has an address, so that no command can repeat the run."""
+        """Whether the user renamed a model that has an address, so that no command can repeat the run.
+
+        The first answer stays: the file may be broken or gone when a suite records that a run has ended.
+        """
         return self.model.address is not None and self.model.name != model_label(self.model.address)
 
     def build(self) -> nn.Module:
@@ -259,7 +263,7 @@ def build_model(model: ModelLike, task: str | Task, *, preset: str | None = None
         return RunConfig.make(task, model, preset=preset, settings=settings).build()
     require_task(task)
     made = registry.get(task).make() if isinstance(task, str) else task
-    return model_factory(model, hyper).build(made.input, made.target, made.causal)
+    return model_factory(model, hyper).build(made.input, made.target, made.causal).train()
 
 
 def require_task(task: object) -> None:

@@ -6,14 +6,14 @@ import json
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lrtasks.config import Config, parameter, parse_assignment
+from lrtasks.config import Config, Presets, override, parameter, parse_assignment
 from lrtasks.errors import UsageError, suggestion, unknown
 from lrtasks.spec import Spec
 
@@ -33,6 +33,7 @@ class Thing(Config):
     even: int | None = parameter(None, "an optional choice", choices=(2, 4))
     span: tuple[float, float] = parameter((0.0, 1.0), "two numbers", at_least=0)
     sizes: tuple[int, ...] = parameter((1,), "any number of counts", at_most=9)
+    names: tuple[str, ...] = parameter((), "any number of words")
 
     def check(self) -> None:
         if self.span[0] > self.span[1]:
@@ -62,6 +63,9 @@ class Thing(Config):
         ("span", [0, 2], (0.0, 2.0)),
         ("sizes", [], ()),
         ("sizes", [1, 2.0, 3], (1, 2, 3)),
+        ("sizes", 2, (2,)),
+        ("sizes", "1,2", (1, 2)),
+        ("names", ["a,b", "c"], ("a,b", "c")),
     ],
 )
 def test_values_become_the_declared_type(name: str, given_value: Any, kept: Any) -> None:
@@ -117,6 +121,7 @@ WHOLE = "thing: count must be a whole number, found "
         ("span", [2, 1], "thing: span must ascend, found (2.0, 1.0)"),
         ("sizes", [1, "x"], "thing: sizes must be a list whose entries are each a whole number, found [1, 'x']"),
         ("sizes", [1, 10], "thing: sizes must be at most 9, found 10"),
+        ("names", "a,b", "thing: names must be a list whose entries are each a string, found 'a,b'"),
     ],
 )
 def test_wrong_values_are_named_with_what_is_allowed(name: str, value: Any, message: str) -> None:
@@ -185,6 +190,23 @@ def test_types_that_cannot_be_converted_are_a_programmers_mistake() -> None:
 )
 def test_assignments_are_read(text: str, expected: tuple[str, Any]) -> None:
     assert parse_assignment(text) == expected
+
+
+def test_an_override_with_an_owner_leaves_the_parameters_of_other_owners() -> None:
+    assert override({"model.length": 8, "task.length": 4}, {"task.length": 32}) == {
+        "model.length": 8,
+        "task.length": 32,
+    }
+
+
+def test_a_preset_sets_parameters_of_its_class_only() -> None:
+    class Preset(Thing):
+        presets: ClassVar[Presets] = {"small": {"count": 4, "budget.steps": 5}, "odd": {"cuont": 4}}
+
+    assert Preset.preset_values("small") == ({"count": 4}, {"steps": 5})
+    assert Preset.preset_values("other") == ({}, {})
+    with pytest.raises(UsageError, match=r"unknown parameter in preset odd of preset: 'cuont'; did you mean 'count'"):
+        Preset.preset_values("odd")
 
 
 @pytest.mark.parametrize("text", ["shifts", "=4", " =4", ""])

@@ -12,6 +12,7 @@ from torch import nn
 
 import lrtasks
 from lrtasks.generators.base import GROUPS
+from lrtasks.spec import Spec
 
 
 class Layer(nn.Module):
@@ -42,7 +43,13 @@ def test_a_model_is_built_for_a_task() -> None:
     x = torch.from_numpy(TASK.batch(range(2)).x)
     assert lrtasks.build_model("dlr", TASK, d_state=4, d_model=8)(x).shape == (2, 16, 2)
     assert lrtasks.build_model(Layer, TASK, window=3)(x).shape == (2, 16, 2)
-    assert lrtasks.build_model("dlr", "shift", preset="small", d_model=8).input.length == 256  # type: ignore[union-attr]
+
+    def evaluating(input: Spec, target: Spec) -> nn.Module:
+        return nn.Linear(input.width, target.width).eval()
+
+    assert lrtasks.build_model(evaluating, TASK).training
+    preset: Any = lrtasks.build_model("dlr", "shift", preset="small", d_model=8)
+    assert (preset.input.length, preset.decoder.in_features, preset.training) == (256, 8, True)
     with pytest.raises(lrtasks.UsageError, match="did you mean 'd_state'"):
         lrtasks.build_model("dlr", TASK, d_stat=4)
     with pytest.raises(lrtasks.UsageError, match="hyena is a causal model"):

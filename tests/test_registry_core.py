@@ -138,6 +138,28 @@ part = functools.partial(layer)
         assert source_digest(found) == file_digest(tmp_path / "mine.py"), name
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import helper",
+        "from helper import a",
+        "from .helper import a",
+        "from . import helper",
+        "from own import helper",
+    ],
+)
+def test_the_digest_of_a_file_covers_the_files_of_its_folder_that_it_imports(line: str, tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    main, helper, further, other = (tmp_path / "own" / f"{name}.py" for name in ("main", "helper", "further", "other"))
+    for file, text in ((main, line), (helper, "import further"), (further, "a = 1"), (other, "a = 1")):
+        file.write_text(text)
+    before = file_digest(main)
+    other.write_text("a = 2")
+    assert file_digest(main) == before
+    further.write_text("a = 2")
+    assert file_digest(main) != before
+
+
 @pytest.mark.parametrize("length", [8, 9])
 def test_two_files_of_one_name_are_two_modules(length: int, tmp_path: Path) -> None:
     """Also if their content is the same."""

@@ -119,6 +119,7 @@ def test_only_the_parameters_of_the_likely_owner_are_listed(setting: str, listed
     [
         ("shft", "dlr", {}, "unknown task 'shft'; did you mean 'shift'"),
         ("shift", "dlrr", {}, "unknown model 'dlrr'; did you mean 'dlr'"),
+        ("shift@smal", "dlr", {}, "unknown preset of shift: 'smal'; did you mean 'small'"),
         ("shift", "dlr", {"preset": "smal"}, "unknown preset 'smal'; did you mean 'small'"),
         ("listops", "dlr", {"preset": "paper/listops"}, "unknown preset 'paper/listops'"),
         ("shift", Lengthy, {"settings": {"length": 8}}, r"task and model: write task\.length or model\.length"),
@@ -180,7 +181,9 @@ def test_a_task_that_was_made_before_an_edit_is_the_earlier_task(tmp_path: Path)
     file.write_text(file.read_text() + "    version = 2\n")
     config = RunConfig.make(before, "dlr")
     assert config.identity()["task_source"] == config.record().task["source"] == digest
-    assert RunConfig.make(lrtasks.make(address), "dlr").identity()["task_source"] == file_digest(file)
+    after = RunConfig.make(lrtasks.make(address), "dlr")
+    assert after.identity()["task_source"] == file_digest(file)
+    assert (config.record().task["version"], after.record().task["version"]) == (1, 2)
 
 
 def test_an_imported_file_counts_as_it_was_at_its_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,6 +231,15 @@ def test_the_command_of_a_python_model_is_a_call(tmp_path: Path, monkeypatch: py
     assert eval(config.command_text(), {"lrtasks": lrtasks, "Mixer": Mixer}).digest == config.digest
 
 
+def test_a_command_or_call_names_the_stored_dataset_and_the_preset() -> None:
+    how: dict[str, Any] = {"data": "my data", "preset": "paper"}
+    words = shlex.split(RunConfig.make("shift", "dlr", **how).command_text())
+    assert words[-2:] == ["--data", "my data"]
+    assert RunConfig.make("shift", Mixer, **how).command_text() == (
+        "lrtasks.evaluate(Mixer, 'shift', preset='paper', seed=0, data='my data')"
+    )
+
+
 def test_a_task_that_is_made_takes_no_parameters() -> None:
     task = lrtasks.make("shift", length=16)
     assert RunConfig.make(task, "dlr", preset="paper").task is task
@@ -258,6 +270,14 @@ def test_a_label_is_printable() -> None:
     assert RunConfig.make("shift", Mixer, name="λ, no bias").title() == "λ, no bias on shift seed 0"
     with pytest.raises(UsageError, match=r"'bell\\x07' cannot be the name of a model: use printable characters"):
         RunConfig.make("shift", Mixer, name="bell\a")
+
+
+@pytest.mark.parametrize("name", ["up/../../down", "a b", "λ" * 300])
+def test_any_label_gives_a_folder_below_that_of_the_task(tmp_path: Path, name: str) -> None:
+    folder = RunConfig.make("shift", Mixer, name=name).folder(tmp_path)
+    folder.mkdir(parents=True)
+    assert folder.resolve().parent == tmp_path / "shift"
+    assert len(folder.name) <= 150 and set("/ ").isdisjoint(folder.name)
 
 
 def test_a_title_names_the_instance() -> None:
@@ -309,6 +329,10 @@ def test_a_parameter_that_is_given_twice_is_refused() -> None:
         RunConfig.make("cumsum", "gru", settings={"gru.d_model": 8, "model.d_model": 8}).model.parameters["d_model"]
         == 8
     )
+
+
+def test_the_same_value_may_be_given_twice() -> None:
+    assert RunConfig.make("cumsum", "gru", settings={"steps": 8, "budget.steps": 8}).budget.steps == 8
 
 
 def test_a_renamed_model_is_repeated_by_a_call(tmp_path: Path) -> None:

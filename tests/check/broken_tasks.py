@@ -12,12 +12,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+import lrtasks
 from lrtasks.config import parameter
 from lrtasks.generators import Batch, Sample, Spec, Task
 from lrtasks.generators.base import Split
 
 CALLS = itertools.count()
 KEPT: dict[Any, Batch] = {}
+KEPT_TARGETS: dict[Any, np.ndarray] = {}
 POOL = np.random.default_rng(0).integers(2, size=(64, 12))
 
 
@@ -114,10 +116,15 @@ def flipping(self: Parity, rngs: Iterable[np.random.Generator]) -> Batch:
     return batch._replace(x=1 - batch.x)
 
 
-def frozen(self: Parity, rngs: Iterable[np.random.Generator]) -> Batch:
-    batch = Task.samples(self, rngs)
-    batch.x.setflags(write=False)
-    return batch
+def frozen(field: str) -> Any:
+    """A ``samples`` method one of whose arrays is read-only."""
+
+    def samples(self: Parity, rngs: Iterable[np.random.Generator]) -> Batch:
+        batch = Task.samples(self, rngs)
+        getattr(batch, field).setflags(write=False)
+        return batch
+
+    return samples
 
 
 def drifting(self: Parity, rng: np.random.Generator) -> Sample:
@@ -140,9 +147,14 @@ def hashing(self: Parity, rng: np.random.Generator) -> Sample:
     return Parity.sample(self, rng)._replace(meta={"size": hash("word")})
 
 
-def heavy(self: Parity, rng: np.random.Generator) -> Sample:
-    sys.modules.setdefault("tensorflow", types.ModuleType("tensorflow"))  # what `import tensorflow` would leave behind
-    return Parity.sample(self, rng)
+def heavy(framework: str) -> Any:
+    """A ``sample`` method that imports a framework."""
+
+    def sample(self: Parity, rng: np.random.Generator) -> Sample:
+        sys.modules.setdefault(framework, types.ModuleType(framework))  # what an import would leave behind
+        return Parity.sample(self, rng)
+
+    return sample
 
 
 def stuck(self: Parity, _: np.random.Generator) -> Sample:
@@ -173,6 +185,10 @@ def batch_of(edit: Any) -> Any:
 
 def kept(batch: Batch, *which: Any) -> Batch:
     return KEPT.setdefault(which, batch)
+
+
+def kept_targets(batch: Batch, *which: Any) -> Batch:
+    return batch._replace(y=KEPT_TARGETS.setdefault(which, batch.y))
 
 
 def repeated(batch: Batch, indices: tuple[int, ...], *_: Any) -> Batch:
@@ -211,6 +227,21 @@ def signals_of(edit: Any) -> dict[str, Any]:
 def spoilt(signal: np.ndarray) -> np.ndarray:
     """The signal with a value that is not finite."""
     return np.where(np.arange(12)[:, None] == 2, np.float32(np.nan), signal)
+
+
+def sometimes_empty(sample: Sample) -> Sample:
+    """The sample, with a mask that is False everywhere if it is short."""
+    assert sample.mask is not None
+    return sample if sample.mask[8] else sample._replace(mask=sample.mask & False, y=np.full_like(sample.y, -100))
+
+
+def first_answer(self: Parity, x: np.ndarray) -> np.ndarray:
+    first = self.batch([0], 0, "test")
+    return first.y[0] if np.array_equal(x, first.x[0]) else np.zeros_like(x)
+
+
+def one_batch(batches: Iterable[Batch]) -> None:
+    (_,) = batches
 
 
 def unlabelled_test(self: Parity, indices: Any, seed: int = 0, split: Any = "train", *, attempt: int = 0) -> Batch:
@@ -302,6 +333,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         {"sample": samples_of(lambda s: s._replace(mask=s.mask & False, y=s.y * 0 - 100))},
         "mask is False at every position",
     ),
+    "SomeEmptyMasks": ({"sample": samples_of(sometimes_empty)}, "mask is False at every position of a sample"),
     "EmptyMaskOfAPooledTarget": (
         {
             "target": Spec("token", 1, 2, pooled=True),
@@ -333,7 +365,10 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "UnlabelledTest": ({"batch": unlabelled_test}, "y has no label in split 'test'"),
     # batches
-    "ReadOnly": ({"samples": frozen}, "x of a batch must be writable, found a read-only array; return a copy"),
+    **{
+        f"ReadOnly{name}": ({"samples": frozen(name)}, f"{name} of a batch must be writable, found a read-only array; ")
+        for name in "xy"
+    },
     "NoLabel": (
         {"sample": samples_of(lambda s: s._replace(y=s.y * 0 - 100))},
         r"y has no label in split 'train' \(all are -100\)",
@@ -342,6 +377,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "Drifting": ({"sample": drifting}, "same call twice gives different samples: .* keeps state between calls"),
     "Unseeded": ({"sample": unseeded}, "same call twice gives different samples: .* an unseeded generator"),
     "Keeping": ({"batch": batch_of(kept)}, "same call twice gives different samples: .* an array that it keeps"),
+    "KeepingTargets": ({"batch": batch_of(kept_targets)}, "same call twice gives different samples: .* that it keeps"),
     "Repeated": ({"batch": batch_of(repeated)}, "sample 6 depends on the order, the size or the repeats"),
     "OtherMask": ({"batch": batch_of(padded_alone)}, "depends on the order, the size or the repeats"),
     "OtherBatch": ({"samples": shifted}, "depends on the order, the size or the repeats"),
@@ -361,7 +397,10 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         r"4\d of 64 test inputs are among 64 training inputs: .* splits draw from one pool",
     ),
     "Hashing": ({"sample": hashing}, "a second process gives other samples"),
-    "Heavy": ({"sample": heavy}, "making a batch imports tensorflow, .*; put the task into a separate module"),
+    **{
+        f"Heavy{name}": ({"sample": heavy(name)}, f"making a batch imports {name}, .*; put the task into a separate")
+        for name in ("torch", "tensorflow", "jax")
+    },
     # baselines
     "ListOfBaselines": (
         {"baselines": returning([3])},
@@ -372,6 +411,10 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "BaselineFit": (
         {"baselines": baselines_of(returning(0), fit=lambda batches: [np.bincount(batch.y[0]) for batch in batches])},
         r"<lambda>\(\) raised ValueError: .*\(line \d+ of broken_tasks.py\)",
+    ),
+    "BaselineOfOneBatch": (
+        {"baselines": baselines_of(returning(0), fit=one_batch)},
+        r"one_batch\(\) raised ValueError: too many values",
     ),
     "BaselinePredict": ({"baselines": baselines_of(failing)}, r"failing\(\) raised KeyError: 'oops' \(line"),
     "BaselineShape": (
@@ -408,11 +451,23 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         {"answer": lambda _, x: np.where(np.arange(len(x)) == 3, 1 - x, np.cumsum(x) % 2)},
         r"answer\(x\) must return the y of x in split 'test', -?\d+ at y\[\d, \d+\], found \d$",
     ),
+    "WrongLaterAnswer": (
+        {"answer": first_answer},
+        r"answer\(x\) must return the y of x .* at y\[[1-7], \d+\], found 0",
+    ),
     "MisshapenAnswer": (
         {"answer": lambda _, x: x[None]},
         r"answer\(x\) must return the shape of one target, \(12,\), found \(1, 12\)$",
     ),
     "NoArray": ({"answer": returning([0])}, r"answer\(x\) must return .*, \(12,\), found list$"),
+    "WrongTests": (
+        {"tests": lambda _: {"other": lrtasks.make("mqar")}},
+        "test other of test-wrongtests needs another model: ",
+    ),
+    "WrongTextOfALaterSample": (
+        {"text": lambda *given: 3 if given[-1] else ""},
+        r"text\(\) must return a string or None, found 3",
+    ),
     "WrongText": ({"text": returning(3)}, r"text\(\) must return a string or None, found 3"),
     "WrongKey": ({"duplicate_key": returning(3)}, r"duplicate_key\(\) must return bytes or None, found 3"),
     "WrongImage": (

@@ -15,7 +15,7 @@ from broken_models import BROKEN, CLASSES, NOT_STORED, SIGNAL, SYMBOLS, TARGET, 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lrtasks.check import problems_of
+from lrtasks.check import check_registered, problems_of
 from lrtasks.check.model import check_model
 from lrtasks.errors import UsageError
 from lrtasks.models import build
@@ -55,12 +55,17 @@ def test_padding_must_not_reach_the_rest_of_a_model_that_looks_ahead() -> None:
     )
 
 
-def test_a_wrong_streaming_form_is_found_on_long_inputs_and_for_pooled_targets() -> None:
+def test_a_wrong_streaming_form_is_found_on_long_inputs_and_for_pooled_or_last_targets() -> None:
     class Wrong(broken_models.StreamsWrong, broken_models.Summary):
         pass
 
-    long = (broken_models.StreamsWrong(), 1030, Spec("real", 1030, 2))
-    for model, length, target in (long, (Wrong(), 20, broken_models.SUMMARY)):
+    class Last(broken_models.StreamsWrong):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x)[:, -4:]
+
+    long, last = Spec("real", 1030, 2), Spec("real", 4, 2)
+    cases = ((broken_models.StreamsWrong(), 1030, long), (Last(), 20, last), (Wrong(), 20, broken_models.SUMMARY))
+    for model, length, target in cases:
         (problem,) = problems_of(check_model, model, input=Spec("real", length, 3), target=target)
         assert problem.startswith("step, one position after the other, gives other outputs than forward")
 
@@ -171,6 +176,20 @@ def test_takes_names_and_factories() -> None:
 
     check_model(factory, input=SIGNAL, target=TARGET, causal=False, ahead=1)
     assert given == {"input": SIGNAL, "target": TARGET, "causal": False}
+
+
+def test_a_model_is_checked_in_both_directions_on_both_inputs_with_each_kind_of_target(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen = []
+
+    def note(_: str, *, input: Spec, target: Spec, causal: bool, **__: Any) -> None:
+        seen.append((causal, input.kind, input.length, target.length, target.pooled))
+
+    monkeypatch.setattr("lrtasks.check.model.check_model", note)
+    assert check_registered("attention")["problems"] == []
+    forms = [("real", 517, 517, False), ("token", 64, 64, False), ("real", 61, 9, False), ("token", 61, 1, True)]
+    assert seen == [(causal, *form) for causal in (True, False) for form in forms]
 
 
 class Peeking(nn.Module):

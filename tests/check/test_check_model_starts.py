@@ -59,7 +59,9 @@ class Ahead(nn.Module):
             nn.init.zeros_(self.head.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.skip(x) + self.gate * self.head(self.rnn(x)[0])
+        late = self.head(self.rnn(x)[0])
+        # equal values in all channels would hide the head, too
+        y: Tensor = self.skip(x) + self.gate * (late - late.mean(-1, keepdim=True))
         return y
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,7 +21,7 @@ from lrtasks.check.task import check_task
 from lrtasks.config import parameter
 from lrtasks.data import generate
 from lrtasks.errors import UsageError
-from lrtasks.generators import Sample, Task
+from lrtasks.generators import Batch, Task
 from lrtasks.spec import Spec
 
 
@@ -28,7 +30,7 @@ def imports() -> Iterator[None]:
     """What a broken task leaves among the imported modules goes with its test."""
     before = set(sys.modules)
     yield
-    for name in set(sys.modules) & {"tensorflow"} - before:
+    for name in set(sys.modules) & {"torch", "tensorflow", "jax"} - before:
         del sys.modules[name]
 
 
@@ -56,14 +58,14 @@ def test_what_is_wrong_is_named(name: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_wrong_label_in_a_few_samples_is_found() -> None:
-    def rarely(self: Parity, rng: np.random.Generator) -> Sample:
-        good = Parity.sample(self, rng)
-        return good._replace(y=np.full_like(good.y, 7)) if rng.random() < 0.05 else good
+@pytest.mark.parametrize("wrong", ["train", "test"])
+def test_a_wrong_label_in_a_few_samples_is_found(wrong: str) -> None:
+    def late(batch: Batch, indices: tuple[int, ...], split: str, *_: Any) -> Batch:
+        at = (np.array(indices) == 40) & (split == wrong)
+        return batch._replace(y=np.where(at[:, None], 7, batch.y))
 
-    task = broken_tasks.variant("RareLabel", sample=rarely)
-    assert not any((task.batch(range(8), 0, split).y == 7).any() for split in ("train", "val", "test"))
-    with pytest.raises(UsageError, match=r"y holds 7; allowed: 0\.\.1"):
+    task = broken_tasks.variant("RareLabel", batch=broken_tasks.batch_of(late))
+    with pytest.raises(UsageError, match=rf"split '{wrong}': y holds 7; allowed: 0\.\.1"):
         check_task(task)
 
 
@@ -165,6 +167,15 @@ def test_other_things_are_refused(wrong: Any) -> None:
 def test_one_sample_is_too_few() -> None:
     with pytest.raises(UsageError, match="samples must be at least 2, found 1"):
         lrtasks.check_task(Parity(), samples=1)
+
+
+def test_the_second_process_has_another_hash_seed_whatever_the_first_one_has() -> None:
+    code = "from lrtasks import check_task; from broken_tasks import Hashing; check_task(Hashing())"
+    for seed in ("0", "1"):
+        env = {**os.environ, "PYTHONHASHSEED": seed}
+        how: dict[str, Any] = {"cwd": Path(__file__).parent, "env": env, "capture_output": True, "check": False}
+        done = subprocess.run([sys.executable, "-c", code], **how)
+        assert b"a second process gives other samples" in done.stderr
 
 
 def test_a_second_process_that_fails_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -267,6 +267,18 @@ def test_a_terminal_shows_live_progress(
     assert "10/10" in output and "samples/s" in output
 
 
+def test_a_manifest_names_a_source_only_for_a_task_of_a_users_own(tmp_path: Path) -> None:
+    for task in (Shift(16), Few()):
+        generate(task, tmp_path / task.name, samples=10, workers=1)
+    names = [json.loads((tmp_path / name / "manifest.json").read_text()).keys() for name in ("shift", "few")]
+    assert ["source" in keys for keys in names] == [False, True], "the digests of earlier datasets stay the same"
+
+
+def test_a_full_quota_is_a_full_disk(tmp_path: Path) -> None:
+    with pytest.raises(GenerationError, match="no space left at"), Store(tmp_path).explained():
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+
 def test_full_disk_leaves_nothing_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced = os.fsync
     calls = itertools.count()
@@ -313,7 +325,11 @@ def test_full_disk_leaves_nothing_half(tmp_path: Path, monkeypatch: pytest.Monke
         ({"format": "parqet"}, "unknown format 'parqet'; did you mean 'parquet'"),
         ({"format": "png"}, "format png is for image tasks"),
         ({"format": "tsv"}, "format tsv is for tasks of tokens"),
-        ({"workers": 0}, "workers must be 'auto' or a whole number in 1..1024"),
+        *(
+            ({"workers": workers}, "workers must be 'auto' or a whole number in 1..1024")
+            for workers in (0, 2.0, True, "2")
+        ),
+        ({"address": "ray://here"}, "an address has no meaning with the backend local, found 'ray://here'"),
         ({"seed": -1}, "seed must be"),
         ({"shard_size": 0}, "shard_size must be a whole number in 1"),
     ],
@@ -365,6 +381,8 @@ def test_an_object_store_address() -> None:
     assert generate(Few(), "memory://sets/few", **FEW) == manifest
     with pytest.raises(lrtasks.UsageError, match="kinds is 64 there, 65 here"):
         generate(Few(kinds=65), "memory://sets/few", **FEW)
+    with pytest.raises(lrtasks.UsageError, match="memory://sets/ray exists in this process alone"):
+        generate(Few(), "memory://sets/ray", backend="ray", **FEW)
 
 
 def test_a_refused_run_leaves_the_folder_of_the_other_usable(tmp_path: Path) -> None:

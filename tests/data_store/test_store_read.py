@@ -449,6 +449,12 @@ def test_images_are_lossless(rows: int, columns: int, classes: int, seed: int) -
     assert np.array_equal(to_bytes(from_bytes(pixels)), pixels)
 
 
+@pytest.mark.parametrize(("label", "classes", "bound"), [(3, 3, 3), (255, 300, 255)])
+def test_a_label_that_an_image_cannot_hold_is_refused(label: int, classes: int, bound: int) -> None:
+    with pytest.raises(lrtasks.UsageError, match=f"a label map holds labels below {bound}, found {label}"):
+        encode_labels(np.array([[0, label]]), classes)
+
+
 @given(st.integers(1, 300), st.integers(0, 2**63 - 1), st.integers(0, 1000))
 @settings(max_examples=30)
 def test_epoch_orders_are_permutations(samples: int, seed: int, epoch: int) -> None:
@@ -496,6 +502,30 @@ def test_metadata_that_do_not_fit_the_type_of_the_first_samples_are_refused(earl
     encode(columns, task.batch(early_ones), early_ones, table_schema)
     with pytest.raises(lrtasks.UsageError, match=f"metadata 'thing' of sample {late_one} is .*, but in the first"):
         encode(columns, task.batch([late_one]), [late_one], table_schema)
+
+
+def test_samples_without_a_mask_beside_others_are_valid_everywhere() -> None:
+    task = Few(kinds=4096)
+    columns, batch = layout(task), task.batch([3, 4])._replace(mask=None)
+    for sample in decode(columns, encode(columns, batch, [3, 4], schema(columns))):
+        assert sample.mask is not None and sample.mask.tolist() == [True] * 4
+
+
+def test_large_numbers_and_nan_in_metadata_come_back() -> None:
+    class Wide(Few):
+        def sample(self, rng: np.random.Generator) -> Sample:
+            sample = super().sample(rng)
+            last = int(sample.x[2])
+            return sample._replace(meta={"number": 2**40 + last, "ink": [math.nan, 0.5][: 1 + last % 2]})
+
+    task, indices = Wide(kinds=4096), range(40)
+    columns, batch = layout(task), task.batch(indices)
+    found = decode(columns, encode(columns, batch, indices, schema(columns)))
+    assert batch.meta is not None
+    for name, values in batch.meta.items():
+        for sample, value in zip(found, values, strict=True):
+            assert sample.meta is not None
+            np.testing.assert_array_equal(sample.meta[name], value)
 
 
 def test_empty_entries_of_metadata_keep_their_shape() -> None:

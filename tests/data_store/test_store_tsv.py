@@ -12,8 +12,17 @@ from fake_tasks import Few
 import lrtasks
 from lrtasks.data import generate, read_tsv
 from lrtasks.generators.base import Task, stack
+from lrtasks.spec import Spec
 
 LISTOPS = {"setting": "small", "min_length": 10, "max_length": 40}
+
+
+def test_input_and_target_of_a_table_are_tokens(tmp_path: Path) -> None:
+    class Measured(Few):
+        target = Spec("real", 4, 1)
+
+    with pytest.raises(lrtasks.UsageError, match="format tsv is for tasks of tokens, and few is not one"):
+        generate(Measured(), tmp_path / "set", samples=10, format="tsv", workers=1)
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,15 @@ def test_declared_parameters_do_not_decay() -> None:
     assert torch.allclose(model.rest.data, torch.full((2,), 1 - 0.1 * 0.5))
 
 
+def test_complex_parameters_are_trained() -> None:
+    model = nn.Module()
+    model.pole = nn.Parameter(torch.ones(2, dtype=torch.cfloat))
+    optimiser = make_optimiser(model, Budget(lr=0.1, weight_decay=0.0))
+    model.pole.grad = torch.tensor([1j, -1.0], dtype=torch.cfloat)
+    optimiser.step()
+    assert torch.allclose(model.pole.data, torch.tensor([1 - 0.1j, 1.1 + 0j]), atol=1e-4)
+
+
 def test_options_of_a_shared_parameter_hold_whatever_its_name() -> None:
     model = nn.Module()
     model.first = nn.Linear(2, 2, bias=False)

@@ -35,6 +35,23 @@ def test_diverging_is_recorded(tmp_path: Path) -> None:
         lrtasks.load_model(folder)
 
 
+def test_diverging_is_noticed_between_evaluations(tmp_path: Path) -> None:
+    record = run("toys:exploding", tmp_path, hyper={"healthy": 5}, budget={"steps": 40, "eval_every": 40})
+    assert record.notes[-1] == "the loss was no longer finite at step 20"
+
+
+def test_an_extra_loss_that_explodes_later_is_divergence(tmp_path: Path) -> None:
+    class Usage(Net):
+        calls = 0
+
+        def extra_losses(self) -> dict[str, Tensor]:
+            self.calls += 1
+            return {"usage": self.decoder.bias.sum() * (math.inf if self.calls > 5 else 0.0)}
+
+    record = run(Usage(TASK.input, TASK.target), tmp_path)
+    assert (record.status, record.notes[-1]) == ("diverged", "the loss was no longer finite at step 8")
+
+
 def test_weights_that_diverge_at_the_last_step_are_noticed(tmp_path: Path) -> None:
     class Steep(Net):
         def forward(self, x: Tensor) -> Tensor:

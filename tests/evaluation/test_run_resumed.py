@@ -43,6 +43,23 @@ def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert outcome(run(droppy, tmp_path)) == outcome(run(droppy, tmp_path / "unbroken"))
 
 
+def test_a_run_goes_on_from_a_step_between_two_evaluations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = loop.seed_step
+
+    def interrupted(seed: int, step: int, rank: int) -> None:
+        if step == 10:
+            raise KeyboardInterrupt
+        real(seed, step, rank)
+
+    monkeypatch.setattr(loop, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(loop, "seed_step", interrupted)
+        run(droppy, tmp_path)
+    (folder,) = folders(tmp_path)
+    assert checkpoint.load(folder / loop.CHECKPOINT)["state"]["step"] == 10
+    assert outcome(run(droppy, tmp_path)) == outcome(run(droppy, tmp_path / "unbroken"))
+
+
 def test_a_schedule_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(BUDGET, "schedule", "cosine")
     monkeypatch.setitem(BUDGET, "warmup_steps", 6)
@@ -237,9 +254,19 @@ def test_a_new_run_keeps_the_best_weights_of_its_own(tmp_path: Path) -> None:
     assert (folders(tmp_path)[0] / loop.WEIGHTS).exists()
 
 
-@pytest.mark.parametrize("wrong", [{"step": "x"}, {"step": 2.5}, {"curve": 3}, {"seconds": None}], ids=str)
-def test_a_checkpoint_with_a_value_of_another_type_is_refused(
-    wrong: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        *(
+            (wrong, f"does not fit this run .{next(iter(wrong))} is .*; remove .* to start")
+            for wrong in ({"step": "x"}, {"step": 2.5}, {"curve": 3}, {"seconds": None})
+        ),
+        *(({"step": step}, rf"checkpoint\.pt is at step {step} of 12; remove .* to start") for step in (0, 13)),
+    ],
+    ids=str,
+)
+def test_a_checkpoint_with_a_value_of_another_type_or_an_impossible_step_is_refused(
+    wrong: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save = loop.checkpoint.save
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
@@ -252,5 +279,5 @@ def test_a_checkpoint_with_a_value_of_another_type_is_refused(
             ),
         )
         run(plain, tmp_path)
-    with pytest.raises(UsageError, match=f"does not fit this run .{next(iter(wrong))} is .*; remove .* to start"):
+    with pytest.raises(UsageError, match=message):
         run(plain, tmp_path)

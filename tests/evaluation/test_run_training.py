@@ -17,6 +17,24 @@ from lrtasks.evaluation.batches import BatchStream, Replay
 from lrtasks.evaluation.optimiser import LOSSES
 
 
+def test_the_time_of_evaluations_is_told_from_that_of_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, real = [0.0], loop._evaluate_and_note
+
+    def slow(*arguments: Any) -> None:
+        now[0] += 100.0
+        real(*arguments)
+
+    class Timed(Net):
+        def forward(self, x: Tensor) -> Tensor:
+            now[0] += 1.0 * self.training
+            return super().forward(x)
+
+    monkeypatch.setattr(loop, "_evaluate_and_note", slow)
+    monkeypatch.setattr(loop.time, "monotonic", lambda: now[0])
+    cost = run(Timed(TASK.input, TASK.target), tmp_path).cost
+    assert (cost["seconds"], cost["seconds_with_evaluation"]) == (12.0, 312.0)
+
+
 def test_extra_losses_enter_the_loss_and_diagnostics_the_record(tmp_path: Path) -> None:
     module = nn.Sequential(Reporting(TASK.input, TASK.target))
     record = run(module, tmp_path, budget={"lr": 1.0, "steps": 40, "eval_every": 20})

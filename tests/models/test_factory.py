@@ -36,6 +36,10 @@ def three(input: Spec, target: Spec) -> int:  # noqa: ARG001
     return 3
 
 
+def takes_any(d_model: int, **_: int) -> nn.Module:
+    return nn.Linear(d_model, d_model)
+
+
 LAYER = """
 import torch
 
@@ -123,10 +127,13 @@ def test_the_first_arguments_may_be_keywords_only() -> None:
 
 
 def test_padding_reaches_a_mixer_without_a_mask_as_zeros() -> None:
-    stack = built(Mixer, layers=1)
-    x = torch.randn(1, 16, 3)
-    mask = torch.arange(16)[None] < 10
-    assert torch.equal(stack(x, mask)[:, :10], stack(x)[:, :10])
+    class Sums(Mixer):
+        def forward(self, x: Tensor) -> Tensor:
+            return self.out(x.sum(1, keepdim=True)).expand_as(x)
+
+    mixer, x, mask = own_mixer(Sums, 4, False, {}), torch.randn(1, 16, 4), torch.arange(16)[None] < 10
+    assert torch.equal(mixer(x, mask), mixer(x * mask[..., None]))
+    assert not torch.equal(mixer(x, mask), mixer(x))
 
 
 @pytest.mark.parametrize("keyword", [True, False])
@@ -191,6 +198,8 @@ def test_a_mixer_with_variable_arguments_keeps_the_parameters_of_the_stack() -> 
         (Mixer, {"Mixer.windw": 3}, "did you mean 'Mixer.window'"),
         (nn.LazyLinear(2), {}, "has no shape yet"),
         (lambda d_model: nn.LazyLinear(d_model), {}, "has no shape yet; call lazy modules once in the constructor"),
+        (Whole, {"width": math.nan}, "hyper-parameters must be numbers, strings, lists or mappings"),
+        (takes_any, {"gla.heads": 2}, "cannot have an argument 'gla.heads'"),
         (Whole, {"width": {1, 2}}, "hyper-parameters must be numbers, strings, lists or mappings"),
         ("nofile.py:Net", {}, "there is no file .*nofile.py"),
         ("no.such:Net", {}, "no.such cannot be imported: ModuleNotFoundError"),
@@ -221,9 +230,10 @@ class Flagged(nn.Module):
         sizes: str | Sequence[int] = (3,),
         start: Literal["zeros"] | Tensor = "zeros",
         cut: int | None = None,
+        share: int | float = 1,
     ) -> None:
         super().__init__()
-        self.cut = cut
+        self.cut, self.share = cut, share
         self.given = causal_conv, window, kind, bits, dilations, gated, limit, sizes, start
 
     def forward(self, x: Tensor) -> Tensor:
@@ -248,8 +258,8 @@ class Flagged(nn.Module):
 def test_arguments_of_a_wrong_kind_are_refused(name: str, value: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         built(Flagged, **{name: value})
-    allowed: Any = built(Flagged, cut=None)
-    assert allowed.blocks[0].mixer.mixer.cut is None
+    allowed: Any = built(Flagged, cut=None, share=0.5)
+    assert (allowed.blocks[0].mixer.mixer.cut, allowed.blocks[0].mixer.mixer.share) == (None, 0.5)
     others = {"causal_conv": False, "gated": None, "sizes": "3,5", "start": 0.5}
     found: Any = built(Flagged, layers=1, window=None, kind="word", bits=8, dilations=[4], **others)
     assert found.blocks[0].mixer.mixer.given == (False, None, "word", "8", [4], None, math.inf, "3,5", 0.5)
@@ -288,8 +298,9 @@ def test_a_model_that_does_not_fit_into_memory_is_said_in_one_line() -> None:
 
 
 def test_a_mixer_may_return_the_type_of_autocast() -> None:
+    mixer, x = own_mixer(Mixer, 4, True, {}), torch.randn(2, 16, 4)
     with torch.autocast("cpu", torch.bfloat16):
-        assert built(Mixer)(torch.randn(2, 16, TASK.input.width)).isfinite().all()
+        assert (mixer(x).dtype, x.dtype) == (torch.bfloat16, torch.float32)
 
 
 def test_a_built_module_is_put_into_training_mode() -> None:
@@ -310,8 +321,9 @@ def test_a_given_direction_has_precedence_over_that_of_the_task() -> None:
             super().__init__(d_model)
             self.causal = causal
 
-    for given, causal in (({}, True), ({"causal": False}, False)):
-        assert built(Directed, layers=1, **given).blocks[0].mixer.mixer.causal is causal  # type: ignore[index, union-attr]
+    for of_task, given, causal in ((True, {}, True), (False, {}, False), (True, {"causal": False}, False)):
+        stack: Any = model_factory(Directed, {"layers": 1, **given}).build(TASK.input, TASK.target, of_task)
+        assert stack.blocks[0].mixer.mixer.causal is causal
 
 
 def test_an_annotation_that_cannot_be_evaluated_limits_no_strings() -> None:
@@ -400,6 +412,12 @@ def test_modules_are_taken_over_by_name_alone(tmp_path: Path) -> None:
     named = run(Whole(TASK.input, TASK.target), tmp_path, name="whole")
     again = Whole(TASK.input, TASK.target)
     assert run(again, tmp_path, name="whole").digest == named.digest
+
+
+def test_a_parameter_that_was_added_later_identifies_a_model_only_with_another_value() -> None:
+    assert "conv" not in model_factory("transformer").parameters
+    assert "conv" not in model_factory("transformer", {"conv": False}).parameters
+    assert model_factory("transformer", {"conv": True}).parameters["conv"] is True
 
 
 def test_a_finished_run_loads_its_weights_into_the_module(tmp_path: Path) -> None:

@@ -107,6 +107,7 @@ def damage(**changes: Any) -> str:
         (damage(curve=1), "curve must be columns of equal length, found 1"),
         (damage(slices={"position": {"label": [0]}}), "slices has a row without a score"),
         (damage(slices={"position": [{"label": 0}]}), "slices has a row without a score"),
+        (damage(further_slices={"2x": {"position": [{"label": 0}]}}), "slices has a row without a score"),
         (damage(budget={"steps": "many"}), r"budget.steps must be int \| float \| None, found 'many'"),
         (damage(notes=[1]), "notes.0 must be str, found 1"),
         (damage(environment={"lrtasks": 1}), "environment.lrtasks must be str, found 1"),
@@ -182,11 +183,13 @@ def test_numbers_that_are_not_finite_are_read_as_none(tmp_path: Path) -> None:
     content["cost"]["seconds_per_step"] = math.inf
     content["budget"]["lr"] = math.nan
     content["scores"]["test"]["r2_batch_mean"] = 10**400
+    content["scores"]["val"] = {"r2": -1e101}
     content["task"]["parameters"]["length"] = math.inf
     (tmp_path / "record.json").write_text(json.dumps(content))
     record = read_record(tmp_path)
     assert (record.baselines["copy"]["r2"], record.cost["seconds_per_step"], record.budget["lr"]) == (None, None, None)
     assert (record.score("r2"), record.score("r2_batch_mean"), record.task["parameters"]["length"]) == (0.9, None, None)
+    assert record.scores["val"] == {"r2": None}
     (row,) = tabled([record]).rows()
     assert (row["floor"], row["floor_name"], row["seconds_per_step"]) == (0.0, "constant", None)
     json.dumps(row, allow_nan=False)
@@ -252,6 +255,10 @@ def test_a_record_of_schema_1_is_read(tmp_path: Path) -> None:
         del content[added_later]
     (tmp_path / "record.json").write_text(json.dumps(content))
     assert read_record(tmp_path) == dataclasses.replace(made(), digest="")
+    content["model"]["structure"] = "of an own model"
+    (tmp_path / "record.json").write_text(json.dumps(content))
+    own = read_record(tmp_path).model
+    assert (own["version"], own["source"]) == (None, "of an own model")
 
 
 def test_tables_are_stored_by_column(tmp_path: Path) -> None:

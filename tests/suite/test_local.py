@@ -82,6 +82,17 @@ def test_the_reason_of_a_failure_has_the_last_line_if_there_is_one(
     assert run_job(Job(("list",), tmp_path)) == Failure(f"ended with exit code 3{reason}")
 
 
+def test_a_command_gets_its_environment_and_any_end_of_its_errors_is_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "command"
+    script.write_text(f"#!/bin/sh\nyes | head -c {processes.LAST_BYTES} >&2\nprintf '\\377%s' $WORD >&2\nexit 3\n")
+    script.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(script))
+    code, text = processes.run_command(("list",), environment={"WORD": "given"})
+    assert (code, text[-6:], len(text)) == (3, "\ufffdgiven", processes.LAST_BYTES)
+
+
 def test_what_goes_wrong_here_stops_all_jobs(tmp_path: Path) -> None:
     def started(number: int) -> None:
         if number == 1:

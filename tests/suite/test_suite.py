@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import re
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -82,11 +83,17 @@ def test_expand_makes_every_combination_and_says_what_cannot_be() -> None:
         expand(["attention", "dlr"], ["cumsum", "shift"], grid=[{"length": 16}, {"length": 0}])
 
 
-def test_all_models_run_on_all_instances_but_windows_on_twelve_positions() -> None:
-    skipped = make_suite({"models": "all", "tasks": "fingerprint,solve,sort"}, {}).skipped
-    assert {(model, task) for model, task, _ in skipped} == {
-        (model, "word-problem@a5") for model in ("longvq", "seqboat", "seqboat-local")
-    }
+def test_a_setting_of_one_model_leaves_the_others_alone_whichever_dashes_its_label_has() -> None:
+    for name in ("gated-deltanet.heads", "gated_deltanet.heads"):
+        suite = expand(["gated-deltanet", "gru"], ["cumsum"], settings={name: 4})
+        assert [(run.model.name, dict(run.settings)) for run in suite.runs] == [
+            ("gated-deltanet", {"model.heads": 4}),
+            ("gru", {}),
+        ]
+
+
+def test_all_models_run_on_all_instances() -> None:
+    assert not make_suite({"models": "all", "tasks": "fingerprint,solve,sort"}, {}).skipped
 
 
 def test_every_run_has_a_folder_of_its_own(tmp_path: Path) -> None:
@@ -132,8 +139,9 @@ def test_what_belongs_to_a_model_or_another_task_may_be_unequal(tmp_path: Path) 
 
 
 def test_a_bad_time_limit_or_device_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="time_limit must be above 0 seconds and finite, found 0"):
-        run_suite([config()], tmp_path, time_limit=0)
+    for limit in (0, -1, math.inf, math.nan):
+        with pytest.raises(UsageError, match=f"time_limit must be above 0 seconds and finite, found {limit:g}"):
+            run_suite([config()], tmp_path, time_limit=limit)
     with pytest.raises(UsageError, match="unknown device 'gpu'"):
         run_suite([config()], tmp_path, device="gpu")
 
@@ -170,6 +178,19 @@ def test_finished_runs_get_the_trackers_that_they_lack(tmp_path: Path) -> None:
     with (runs[0].folder(tmp_path) / "csv" / "metrics.csv").open() as file:
         assert [row["test/r2"] for row in csv.DictReader(file)] == ["0.5"]
     assert mine.read_text() == "mine"
+
+
+def test_a_tracker_that_cannot_be_written_for_a_finished_run_stops_no_suite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError("no space left")
+
+    leaves(record_of(config(), status="done"))(at(config().folder(tmp_path)))
+    monkeypatch.setattr("lrtasks.suite.run.track_finished", full)
+    with pytest.warns(UserWarning, match=r"attention on cumsum .*: not tracked: no space left"):
+        (record,) = run_suite([config()], tmp_path, backend=Pretend(), trackers=["csv"])
+    assert record.status == "done"
 
 
 def test_a_backend_that_cannot_be_reached_leaves_no_folder(tmp_path: Path) -> None:
@@ -231,12 +252,13 @@ def test_a_run_that_refuses_to_start_leaves_no_record(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_that_is_edited_while_the_suite_runs_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", ["", "raise ValueError"])
+def test_a_file_that_is_edited_while_the_suite_runs_is_named(tmp_path: Path, end: str) -> None:
     file = tmp_path / "net.py"
     file.write_text("import torch\nclass Net(torch.nn.Linear):\n    def __init__(self, d_model): ...\n")
 
     def edited(_: Job) -> None:
-        file.write_text(file.read_text() + "\n")
+        file.write_text(f"{file.read_text()}{end}\n")
 
     statuses: list[str] = []
     (record,) = run_suite(
@@ -268,6 +290,28 @@ def test_a_run_that_another_process_is_working_on_is_left_to_it(tmp_path: Path) 
         pass
 
 
+def test_a_run_that_another_process_begins_meanwhile_is_left_to_it(tmp_path: Path) -> None:
+    folder = config().folder(tmp_path)
+    leaves(record_of(config()))(at(folder))
+    with paused.holding(folder / LOCK):
+        (record,) = run_suite([config()], tmp_path, backend=Pretend(fails("killed by SIGKILL")))
+    assert (record.status, record.notes) == ("refused", ["killed by SIGKILL"])
+    assert read_record(folder).status == "running"
+
+
+def test_a_failed_run_whose_record_cannot_be_written_stops_no_suite(tmp_path: Path) -> None:
+    def blocks(job: Job) -> Failure:
+        job.folder.parent.parent.mkdir(exist_ok=True)
+        job.folder.parent.write_text("a file in place of the task's folder")
+        return Failure("killed by SIGSEGV")
+
+    second = config(task="shift", seed=1)
+    backend = Pretend(blocks, leaves(record_of(second, status="done")))
+    records = run_suite([config(), second], tmp_path / "runs", backend=backend)
+    assert [record.status for record in records] == ["failed", "done"]
+    assert records[0].notes[0].startswith("killed by SIGSEGV; and no record can be written: ")
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -280,8 +324,9 @@ def test_a_record_that_cannot_be_read_is_left_alone_and_said(tmp_path: Path, tex
     file.parent.mkdir(parents=True)
     file.write_text(text)
     backend = Pretend(leaves(record_of(config(seed=1), status="done")))
-    records = run_suite([config(), config(seed=1)], tmp_path, backend=backend)
+    records = run_suite([config(), config(seed=1)], tmp_path, backend=backend, trackers=["csv"])
     assert [record.status for record in records] == ["refused", "done"]
+    assert [path.name for path in file.parent.iterdir()] == ["record.json"], "nor is it tracked"
     assert re.search(message, records[0].notes[0])
     assert "move or remove that file" in records[0].notes[0]
     assert file.read_text() == text

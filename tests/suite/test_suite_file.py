@@ -124,6 +124,28 @@ def test_a_grid_reaches_single_runs(tmp_path: Path) -> None:
         read(tmp_path, '[[runs]]\nmodel = "dlr"\ntask = "shift"', length="16,x")
 
 
+def test_tasks_alone_make_combinations_beside_single_runs(tmp_path: Path) -> None:
+    suite = read(tmp_path, 'tasks = ["mips"]\n[[runs]]\nmodel = "dlr"\ntask = "shift"')
+    assert {run.model.name for run in suite.runs if run.task.name == "mips"} == set(models.names())
+    assert what(suite)[-1] == ("dlr", "shift", "small", 0)
+
+
+def test_too_many_runs_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lrtasks.suite.expand.MAX_RUNS", 7)
+    combined = 'models = "dlr,gru"\ntasks = "shift,sort"\nseeds = 2'
+    single = '[[runs]]\nmodel = "dlr"\ntask = "shift"\nsettings = { steps = "1,2,3,4,5,6,7,8" }'
+    for text in (combined, single):
+        with pytest.raises(UsageError, match="the suite has 8 runs; at most 7 are allowed"):
+            read(tmp_path, text)
+    assert len(read(tmp_path, single.replace(",8", "")).runs) == 7
+
+
+def test_each_point_of_the_grid_of_a_single_run_must_be_possible(tmp_path: Path) -> None:
+    text = '[[runs]]\nmodel = "hyena"\ntask = "shift"\n'
+    with pytest.raises(UsageError, match="run 1: hyena: batch norm is not causal in training"):
+        read(tmp_path, text, norm="layer,batch")
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
