@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from lrtasks.errors import UsageError, unknown
 from lrtasks.registry import file_digest
 from lrtasks.results.formats import TextTable, number
 from lrtasks.results.frame import OUTCOME
-from lrtasks.results.settings import Settings, as_given, bare, distinguishing, labels, owned, settings_in
+from lrtasks.results.settings import Settings, any_object, as_given, bare, distinguishing, labels, owned, settings_in
 from lrtasks.results.statistics import bootstrap, holm, paired_t, sign_test, signed_rank
 from lrtasks.results.table import Row, arrange, plain_rows, run_name, versions_note
 
@@ -33,7 +33,7 @@ DIGITS = 12
 ENOUGH_TASKS = 6
 """Smallest number of tasks with unequal scores at which a test over tasks can give a p-value below 0.05."""
 AHEAD = 0.05
-"""One side is ahead if the corrected p-value is below this value."""
+"""One side is ahead if the corrected p-value is below this value and the interval of the difference excludes 0."""
 NAMED = 3
 """Largest number of settings that a message on unequal runs names."""
 NO_TASK = "they share no task"
@@ -92,10 +92,15 @@ class Comparison:
             "p_sign": sign_test(differences),
         }
 
+    @property
+    def _single(self) -> bool:
+        """Whether all differences are against one model, so that a test over tasks has a meaning."""
+        return len({entry["model"] for entry in self.comparable}) == 1
+
     def content(self) -> dict[str, Any]:
-        """Return the comparison as plain data, for JSON."""
+        """Return the comparison as plain data, for JSON; ``overall`` is ``None`` if it has several models."""
         entries = [{name: value for name, value in entry.items() if name != "label"} for entry in self.differences]
-        found = {"a": self.a, "b": self.b, "differences": entries, "overall": self.overall()}
+        found = {"a": self.a, "b": self.b, "differences": entries, "overall": self.overall() if self._single else None}
         return {**found, "left_out": list(self.left_out)}
 
     def table(self) -> TextTable:
@@ -116,8 +121,7 @@ class Comparison:
 
     def notes(self) -> list[str]:
         """Return the notes below the table: the two sides, the overall result and the caveats."""
-        single = len({entry["model"] for entry in self.comparable}) == 1
-        notes = [f"A: {self.a}; B: {self.b}", *([self._over_tasks()] if single else []), *self.verdicts()]
+        notes = [f"A: {self.a}; B: {self.b}", *([self._over_tasks()] if self._single else []), *self.verdicts()]
         notes.append("95 % interval: bootstrap over seeds and test samples; too narrow for few seeds")
         if any(entry["p"] is not None for entry in self.differences):
             notes.append("p: Student's paired test over seeds, two-sided; Holm: corrected for several tests")
@@ -128,10 +132,10 @@ class Comparison:
         return [*notes, *self.versions, *(f"left out: {reason}" for reason in self.left_out)]
 
     def verdicts(self) -> list[str]:
-        """Return in words on which tasks each side is ahead (corrected p-value below :data:`AHEAD`), for each model."""
+        """Return in words on which tasks each side is ahead (:data:`AHEAD`), for each model."""
         found: dict[str, dict[str, list[str]]] = {}
         for entry in self.differences:
-            sure = entry["p_holm"] is not None and entry["p_holm"] < AHEAD and not entry["not_causal"]
+            sure = _differs(entry) and not entry["not_causal"]
             side = ("A" if entry["difference"] > 0 else "B") if sure else ""
             found.setdefault(entry["model"] or "", {}).setdefault(side, []).append(entry["label"])
         lines, open_ = [], []
@@ -144,7 +148,8 @@ class Comparison:
             said += [f"no verdict on {neither} task{'s' * (neither > 1)}"] if neither else []
             lines.append((f"{model}: " if model else "") + f"{'; '.join(said)} (p (Holm) < {AHEAD:g})")
         against = f" on any task against {', '.join(open_)}" if any(open_) else ""
-        return [*lines, *([f"no verdict{against}: no p (Holm) is below {AHEAD:g}"] if open_ else [])]
+        reason = f"no p (Holm) is below {AHEAD:g} with an interval that excludes 0"
+        return [*lines, *([f"no verdict{against}: {reason}"] if open_ else [])]
 
     def _over_tasks(self) -> str:
         overall = self.overall()
@@ -231,7 +236,8 @@ def compare(a: pd.DataFrame, b: pd.DataFrame, names: tuple[str, str] = ("A", "B"
         _difference(label_of[setup][0], model, setups[setup], grouped[setup, model])
         for setup, model in sorted(grouped, key=lambda group: (label_of[group[0]][1], group[1] or ""))
     ]
-    return Comparison(*names, entries, left_out, versions_note(run["version"] for pair in both for run in pair))
+    notes = versions_note(run["version"] for pair in both for run in pair)
+    return Comparison(*names, entries, left_out, [*notes, *_mixed(grouped.values(), names)])
 
 
 def compare_with_each(runs: pd.DataFrame, others: pd.DataFrame, names: tuple[str, str]) -> Comparison:
@@ -277,7 +283,7 @@ def _difference(label: str, model: str | None, setup: Settings, pairs: Sequence[
     sides = dict(zip("ab", zip(*pairs, strict=True), strict=True))
     a, b = ([run["score"] for run in side] for side in sides.values())
     differences = [round(score_a - score_b, DIGITS) for score_a, score_b in zip(a, b, strict=True)]
-    # errors of two models on one test stream are correlated, so this sum is too large rather than too small
+    # the sum of independent errors: too large if both models fail on the same samples, too small if on different ones
     each = [[run["score_error"] for run in pair] for pair in pairs]
     errors = [math.hypot(*pair) for pair in each if None not in pair]
     low, high = bootstrap(differences, errors, centre=np.mean) or (None, None)
@@ -299,6 +305,15 @@ def _difference(label: str, model: str | None, setup: Settings, pairs: Sequence[
     }
 
 
+def _differs(entry: Mapping[str, Any]) -> bool:
+    """Return whether a difference is sure: by its p, which covers the seeds, and by its interval.
+
+    Only the interval covers the test samples, which all seeds share.
+    """
+    low, high = entry["difference_low"], entry["difference_high"]
+    return entry["p_holm"] is not None and entry["p_holm"] < AHEAD and not low <= 0 <= high
+
+
 def _by_match(runs: pd.DataFrame, name: str, by_model: bool) -> Matches:
     """Return the runs, sorted, by their key. Runs match if they have the same key."""
     found: Matches = {}
@@ -316,6 +331,17 @@ def _by_match(runs: pd.DataFrame, name: str, by_model: bool) -> Matches:
             two = f"{name} holds two runs of {run_name(run)} on {run['task']}, which {differ}"
             raise UsageError(f"{two}; a run can match only one run")
     return dict(sorted(found.items(), key=lambda entry: entry[0]))
+
+
+def _mixed(groups: Iterable[Sequence[Pair]], names: tuple[str, str]) -> list[str]:
+    """Return a note for each task on which the seeds of one side differ in the settings of their model."""
+    found: dict[str, None] = {}
+    for pairs in groups:
+        for name, side in zip(names, zip(*pairs, strict=True), strict=True):
+            settings = [any_object(settings_in(run["variant"])) for run in side]
+            if differ := distinguishing(settings):
+                found[f"the seeds of {name} on {side[0]['task']} differ in {_first(list(map(bare, differ)))}"] = None
+    return list(found)
 
 
 def _first(names: Sequence[str]) -> str:

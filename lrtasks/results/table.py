@@ -44,8 +44,9 @@ REACHED: dict[str, tuple[float, Literal["lower", "higher"]]] = {
     "steps_to_solve": (math.inf, "higher"),
     "samples_to_solve": (math.inf, "higher"),
 }
-"""Columns that may be missing in a run with a score. Their median uses a value in place of a missing one (the first
-entry); for an even number of values, it is the lower or the higher of the two middle values (the second entry)."""
+"""Columns that may be missing in a run with a score, and are missing in one that diverged. Their median uses a value in
+place of a missing one (the first entry); for an even number of values, it is the lower or the higher of the two middle
+values (the second entry)."""
 
 
 def arrange(runs: pd.DataFrame, *, unequal_budgets: bool = False) -> pd.DataFrame:
@@ -116,8 +117,9 @@ def aggregate(runs: pd.DataFrame, *, mean: bool = False) -> pd.DataFrame:
     medians = [*REACHED, *tests]
     own = runs.groupby(CELL, observed=True)
     found = runs[[*numbers, *medians]].astype(float)
+    ended = found["scaled_score"].notna() | runs["status"].eq("diverged")
     for name, (never, _) in REACHED.items():
-        found[name] = found[name].mask(found[name].isna() & found["scaled_score"].notna(), never)
+        found[name] = found[name].mask(found[name].isna() & ended, never)
     # a seed with two runs counts once, with the mean of both
     by_seed = found.groupby([runs[name] for name in (*CELL, "seed")], observed=True).mean()
     seeds = by_seed.groupby(CELL, observed=True)
@@ -284,11 +286,12 @@ class Table:
         means, notes = self.mean or any(cell["solved"] is None for cell in scored), []
         if not self.mean and any(cell["solved"] is not None and cell["different_seeds"] > 1 for cell in scored):
             solved = f"a scaled score of at least {TEST_SOLVED:g}"
-            notes.append(f"(k/n): the score is the median over n seeds, of which k have {solved}")
+            without = "; seeds without a score do not count in the median" if any(c["unscored"] for c in scored) else ""
+            notes.append(f"(k/n): the score is the median over n seeds, of which k have {solved}{without}")
         several = [str(count) for count in counts if count > 1]
         if several and means:
             seeds = " to ".join(dict.fromkeys((several[0], several[-1])))
-            notes.append(f"±: half the 95 % interval of the mean over {seeds} seeds (Student t)")
+            notes.append(f"±: half the 95 % interval of the mean over {seeds} seeds (Student t), seeds alone")
         if 1 in counts and means:
             notes.append("without ±: a single seed, which has no interval")
         at_end = [cell for cell in scored if cell["selected_at_end"]]

@@ -58,7 +58,7 @@ def test_one_pair_is_too_few_for_a_test() -> None:
     assert found.notes() == [
         "A: one; B: other",
         "over 1 task A is better on 1, B on 0; too few tasks for a test",
-        "no verdict: no p (Holm) is below 0.05",
+        "no verdict: no p (Holm) is below 0.05 with an interval that excludes 0",
         "95 % interval: bootstrap over seeds and test samples; too narrow for few seeds",
     ]
     content = json.loads(json.dumps(found.content(), allow_nan=False))
@@ -128,7 +128,7 @@ def test_a_verdict_needs_a_p_value_that_is_low_after_the_correction() -> None:
     )
     found = compared(a, b)
     assert all(entry["p"] < 0.05 < entry["p_holm"] for entry in found.differences)
-    assert found.verdicts() == ["no verdict: no p (Holm) is below 0.05"]
+    assert found.verdicts() == ["no verdict: no p (Holm) is below 0.05 with an interval that excludes 0"]
 
 
 def over_tasks(differences: dict[str, float], **last: Any) -> Comparison:
@@ -392,7 +392,7 @@ def test_a_model_by_its_address_against_the_published_ones(folders: Callable[...
         ("dss", pytest.approx(0.1)),
     ]
     said = folders(*words, "runs")
-    assert "no verdict on any task against dlr, dss: no p (Holm) is below 0.05" in said.out
+    assert "no verdict on any task against dlr, dss: no p (Holm) is below 0.05 with" in said.out
     assert "the same runs: dlr" in folders("dlr", "published", "--published", "runs").out
     said = folders("dlr", "dss", "--published", "runs")
     assert (said.code, said.out) == (2, "")
@@ -452,6 +452,23 @@ def test_many_runs_without_a_partner_are_refused_at_once() -> None:
     )
     with pytest.raises(UsageError, match=r"a seed 0 and b seed 2000 on shift differ in seed \(0 and 2000\)"):
         compared(a, b)
+
+
+def test_no_side_is_ahead_by_less_than_the_error_over_test_samples() -> None:
+    """All seeds share the test stream, so they agree on a difference that is due to its samples."""
+    high, low = [0.700, 0.701, 0.702], [0.690, 0.690, 0.691]
+    found = compared(runs("dlr", high, errors={"test": 0.015}), runs("dss", low, errors={"test": 0.015}))
+    assert found.differences[0]["p_holm"] < 0.002
+    assert found.verdicts() == ["no verdict: no p (Holm) is below 0.05 with an interval that excludes 0"]
+    sure = compared(runs("dlr", high, errors={"test": 0.001}), runs("dss", low, errors={"test": 0.001}))
+    assert sure.verdicts() == ["A is ahead on shift (p (Holm) < 0.05)"]
+
+
+def test_seeds_with_unequal_settings_are_named() -> None:
+    """A table shows them in two columns; in a comparison of folders, they are one sample."""
+    one = [made(seed=seed, score=A[seed], budget={"lr": lr}) for seed, lr in enumerate([1e-4, 1e-3, 1e-3])]
+    assert "the seeds of one on shift differ in lr" in compared(one, runs("dss", B)).notes()
+    assert not any("differ in" in note for note in compared(runs("dlr", A), runs("dss", B)).notes())
 
 
 def test_a_model_that_is_not_causal_gets_no_verdict() -> None:

@@ -38,7 +38,7 @@ def test_seeds_are_merged_to_mean_and_interval() -> None:
     assert (row["score_low"], row["score_high"]) == pytest.approx((1.9 / 3 - half, 1.9 / 3 + half))
     with_means = tabled([made(seed=seed, score=score) for seed, score in ((2, 0.8), (0, 0.5), (1, 0.6))], mean=True)
     assert with_means.scores().lines[0][3] == "0.633 ±0.379"
-    assert "±: half the 95 % interval of the mean over 3 seeds (Student t)" in with_means.notes()
+    assert "±: half the 95 % interval of the mean over 3 seeds (Student t), seeds alone" in with_means.notes()
 
 
 def test_a_cell_of_several_seeds_is_the_median_and_how_many_solved_the_task() -> None:
@@ -657,3 +657,14 @@ def test_texts_that_look_like_a_missing_value_or_a_list_are_quoted() -> None:
         for hyper in ({"mode": "default"}, {}, {"mode": "other"}, {"mode": "[1, 2]"}, {"mode": [1, 2]})
     ]
     assert len(tabled(records).labels("column")) == 5
+
+
+def test_a_diverged_seed_has_neither_solved_its_task_nor_generalised() -> None:
+    done = made(score=0.99, steps_to_solve=100, generalisation_length=1024)
+    diverged = [made(seed=seed, score=None, status="diverged") for seed in (1, 2)]
+    found = tabled([done, *diverged])
+    (entry,) = found.rows()
+    assert (entry["median"], entry["steps_to_solve"], entry["generalisation_length"]) == (0.99, None, None)
+    assert any(note.endswith("seeds without a score do not count in the median") for note in found.notes())
+    (entry,) = tabled([done, dataclasses.replace(done, seed=1), diverged[1]]).rows()
+    assert (entry["steps_to_solve"], entry["generalisation_length"]) == (100, 1024)
