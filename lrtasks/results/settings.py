@@ -161,7 +161,8 @@ def _missing(entry: Settings, name: str) -> str:
 def labels(settings: Sequence[Settings], groups: Iterable[Sequence[Settings]] | None = None) -> list[tuple[str, Any]]:
     """Return label and sort key of each model or task; the label has the settings that differ under the same name.
 
-    Sort keys compare numbers by value: a learning rate of 0.003 comes before 0.01, a length of 256 before 1024.
+    If all tasks of one name have the parameters of different presets, their labels are those of :func:`_presets`. Sort
+    keys compare numbers by value: a learning rate of 0.003 comes before 0.01, a length of 256 before 1024.
 
     Args:
         settings: settings of the models or tasks.
@@ -176,7 +177,40 @@ def labels(settings: Sequence[Settings], groups: Iterable[Sequence[Settings]] | 
             if own and (name, False) in kinds:
                 differing[kind].add(_DIGEST)
     names = [sorted(differing[_kind(entry)]) for entry in settings]
-    return [(label(entry, shown), place(entry, shown)) for entry, shown in zip(settings, names, strict=True)]
+    by_preset: dict[str, str] = {}
+    for kind in differing:
+        by_preset |= _presets([entry for entry in settings if _kind(entry) == kind])
+    shown = [by_preset.get(key(entry)) or label(entry, own) for entry, own in zip(settings, names, strict=True)]
+    return [(text, place(entry, own)) for text, entry, own in zip(shown, settings, names, strict=True)]
+
+
+def _presets(entries: Sequence[Settings]) -> dict[str, str]:
+    """Return ``NAME@PRESET`` (``NAME`` for the preset ``small``) of each setup by its :func:`key`.
+
+    The result is empty if the setups differ in numbers alone (such as the length), if one of them has other parameters
+    than the presets, or if two of them have the same preset.
+    """
+    from lrtasks import generators
+
+    differ = [name for name in distinguishing(entries) if name.startswith("task ")]
+    words = any(isinstance(entry.get(name), str | bool) for name in differ for entry in entries)
+    name = entries[0]["name"]
+    if not words or _DIGEST in entries[0] or name not in generators.registry.names():
+        return {}
+    cls = generators.registry.get(name)
+    presets: dict[str, str] = {}
+    for preset in sorted(cls.presets, key=lambda preset: preset == "small"):
+        presets.setdefault(key(cls.make(**cls.preset_values(preset)[0]).parameters()), preset)
+    found: dict[str, str] = {}
+    for entry in entries:
+        try:
+            own = presets.get(key(cls.make(**owned("task ", entry)).parameters()))
+        except UsageError:  # the task has other parameters now
+            return {}
+        if own is None or entry.get("data") or entry.get("version") != entries[0].get("version"):
+            return {}
+        found[key(entry)] = name if own == "small" else f"{name}@{own}"
+    return found if len(set(found.values())) == len(found) else {}
 
 
 def _kind(entry: Settings) -> tuple[str, bool]:

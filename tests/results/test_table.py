@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 from made_records import made, tabled
 
+import lrtasks
+from lrtasks.budget import Budget
 from lrtasks.errors import UsageError
 from lrtasks.record import NOT_CAUSAL
 from lrtasks.results import RunRecord
@@ -620,6 +622,21 @@ def test_an_own_model_of_a_registered_name_has_the_digest_in_its_label() -> None
     wider = made(source="a", score=0.5)
     wider.model["parameters"] = {"window": 8}
     assert tabled([made(), own, wider]).labels("column")[1:] == ["dlr (window=4, source=a)", "dlr (window=8, source=a)"]
+
+
+def test_rows_that_are_presets_of_one_task_have_their_names() -> None:
+    def of(preset: str, **parameters: Any) -> RunRecord:
+        task = {**lrtasks.make("copying", preset=preset, **parameters).identity(), "name": "copying"}
+        return dataclasses.replace(made(), task={**task, "metric": "r2", "data": None})
+
+    both = [of("reverse"), of("forward")]
+    assert tabled(both).labels("row") == ["copying@forward", "copying@reverse"]
+    assert tabled([of("forward")]).labels("row") == ["copying"]
+    changed = tabled([*both, of("reverse", ngram=2)]).labels("row")
+    assert changed[0] == "copying (mode=copy, ngram=3, string=[3, 8])"
+    budgets = [dataclasses.replace(of("reverse"), budget=Budget(steps=steps).parameters()) for steps in (2000, 3000)]
+    again = tabled([both[1], *budgets], unequal_budgets=True).labels("row")
+    assert len(again) == 3 and not any("@" in row for row in again)
 
 
 def test_settings_are_ordered_as_numbers() -> None:
