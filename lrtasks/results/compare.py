@@ -61,7 +61,7 @@ class Comparison:
     b: str
     differences: Sequence[dict[str, Any]]
     left_out: Sequence[str]
-    versions: Sequence[str]
+    cautions: Sequence[str]
 
     def __post_init__(self) -> None:
         for entry, p in zip(self.differences, holm([entry["p"] for entry in self.differences]), strict=True):
@@ -129,7 +129,7 @@ class Comparison:
             model = f"{entry['model']}: " if entry["model"] else ""
             unfair = "not comparable: not causal on a causal task"
             notes += [f"{unfair}: {model}{side.upper()} on {entry['label']}" for side in entry["not_causal"]]
-        return [*notes, *self.versions, *(f"left out: {reason}" for reason in self.left_out)]
+        return [*notes, *self.cautions, *(f"left out: {reason}" for reason in self.left_out)]
 
     def verdicts(self) -> list[str]:
         """Return in words on which tasks each side is ahead (:data:`AHEAD`), for each model."""
@@ -237,7 +237,8 @@ def compare(a: pd.DataFrame, b: pd.DataFrame, names: tuple[str, str] = ("A", "B"
         for setup, model in sorted(grouped, key=lambda group: (label_of[group[0]][1], group[1] or ""))
     ]
     notes = versions_note(run["version"] for pair in both for run in pair)
-    return Comparison(*names, entries, left_out, [*notes, *_mixed(grouped.values(), names)])
+    notes += [*_mixed(grouped.values(), names), *_unequal_searches(grouped.values(), names)]
+    return Comparison(*names, entries, left_out, notes)
 
 
 def compare_with_each(runs: pd.DataFrame, others: pd.DataFrame, names: tuple[str, str]) -> Comparison:
@@ -274,8 +275,8 @@ def compare_with_each(runs: pd.DataFrame, others: pd.DataFrame, names: tuple[str
         ("repeated runs except the first: ", repeated),
     )
     left_out = [words + ", ".join(found) for words, found in said if found]
-    versions = dict.fromkeys(note for one in found for note in one.versions)
-    return Comparison(*names, entries, left_out, list(versions))
+    cautions = dict.fromkeys(note for one in found for note in one.cautions)
+    return Comparison(*names, entries, left_out, list(cautions))
 
 
 def _difference(label: str, model: str | None, setup: Settings, pairs: Sequence[Pair]) -> dict[str, Any]:
@@ -342,6 +343,20 @@ def _mixed(groups: Iterable[Sequence[Pair]], names: tuple[str, str]) -> list[str
             if differ := distinguishing(settings):
                 found[f"the seeds of {name} on {side[0]['task']} differ in {_first(list(map(bare, differ)))}"] = None
     return list(found)
+
+
+def _unequal_searches(groups: Iterable[Sequence[Pair]], names: tuple[str, str]) -> list[str]:
+    """Return a note on the tasks for which validation chose from unequal numbers of settings on the two sides.
+
+    The best of more settings has a higher score on average, although all runs of a model may be alike.
+    """
+    counts = Counter(tuple(run["candidates"] for run in pairs[0]) for pairs in groups)
+    return [
+        f"validation chose from {a:g} settings of {names[0]} and from {b:g} of {names[1]} on {tasks}"
+        f" task{'s' * (tasks != 1)}, which favours the side with more settings"
+        for (a, b), tasks in counts.items()
+        if a and b and a != b
+    ]
 
 
 def _first(names: Sequence[str]) -> str:

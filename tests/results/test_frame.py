@@ -61,6 +61,7 @@ def test_columns_hold_what_their_descriptions_say() -> None:
         "score_error": 0.25,
         "selected": '{"kernel": "real", "layers": 1, "lr": 0.01}',
         "selected_at_end": "lr",
+        "candidates": 4,
         "generalisation_length": 512,
         "steps_to_solve": 30,
         "samples_to_solve": 1920,
