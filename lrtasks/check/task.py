@@ -322,7 +322,7 @@ def _slices(probe: _Probe) -> Iterator[str]:
 
 
 def _views(probe: _Probe) -> Iterator[str]:
-    """Check that text, duplicate key and image shape are None or well-formed, and the widths of further tests."""
+    """Check text, duplicate key, image shape, and that further tests have the widths of the task."""
     task, batch = probe.task, probe.batch()
     for method, kind, wanted in (("text", str, "a string"), ("duplicate_key", bytes, "bytes")):
         found: object = getattr(task, method)(batch, probe.samples - 1)

@@ -139,7 +139,7 @@ def main() -> None:
         _fail(error.format_message() + _misspelt(error), 2, debug)
     except (typer.Abort, KeyboardInterrupt):
         _fail("interrupted; give the same command again to continue", 1, debug)
-    except BrokenPipeError:  # the reader of the output has ended, such as `| head`
+    except BrokenPipeError:  # the reader of the output has ended, for example `head`
         _forget_output()
         sys.exit(1)
     except OSError as error:  # a full disk, a missing folder, a closed output

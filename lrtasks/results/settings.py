@@ -200,7 +200,7 @@ def _presets(entries: Sequence[Settings]) -> dict[str, str]:
     cls = generators.registry.get(name)
     presets: dict[str, str] = {}
     for preset in sorted(cls.presets, key=lambda preset: preset == "small"):
-        presets.setdefault(key(cls.make(**cls.preset_values(preset)[0]).parameters()), preset)
+        presets.setdefault(key(generators.make(name, preset=preset).parameters()), preset)
     found: dict[str, str] = {}
     for entry in entries:
         try:

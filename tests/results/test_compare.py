@@ -88,6 +88,7 @@ def test_who_is_ahead_where_is_said_in_words() -> None:
     assert each.verdicts()[0] == "dss: A is ahead on shift; B is ahead on mips (p (Holm) < 0.05)"
     assert each.verdicts()[1] == "s4d: A is ahead on shift (p (Holm) < 0.05)"
     assert len(each.differences) == 3
+    assert each.content()["overall"] is None and found.content()["overall"]["tasks"] == 3
 
 
 def selected(record: RunRecord) -> RunRecord:
