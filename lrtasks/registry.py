@@ -16,6 +16,8 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import itertools
+import os
 import re
 import secrets
 import sys
@@ -290,16 +292,17 @@ def source_digest(target: Any) -> str | None:
     while isinstance(target, functools.partial):
         target = target.func
     target = inspect.unwrap(target)
-    module = sys.modules.get(getattr(target, "__module__", ""))
+    owners: dict[str, Any] = {file: sys.modules[name] for name, file in _imported_modules()}
 
     def as_imported(file: Path) -> bytes:
         content = file.read_bytes()
-        owner = module if file == own else next(iter(_modules_of({file}).values()), None)
+        owner = owners.get(str(file))
         imported = getattr(owner, "__spec__", None) or owner  # each import of a module makes another spec
         return content if imported is None else _CONTENTS.setdefault((id(imported), file), (imported, content))[1]
 
     try:
-        own = Path(inspect.getsourcefile(target) or "")
+        own = Path(inspect.getsourcefile(target) or "").absolute()
+        owners[str(own)] = sys.modules.get(getattr(target, "__module__", ""))
         return file_digest(own, as_imported)
     except (TypeError, OSError):
         return None
@@ -325,46 +328,72 @@ def has_own_name(target: Any) -> bool:
 def file_digest(path: Path, read: Callable[[Path], bytes] = Path.read_bytes) -> str:
     """Return the digest of a source file, which a run's record holds.
 
-    If the file imports other files of its folder, directly or through each other, their names and contents are part of
-    the digest. ``read`` returns the content of a file.
+    If the file imports other files of its folder or package, directly or through each other, their names and contents
+    are part of the digest. ``read`` returns the content of a file.
     """
+    path = path.absolute()
     contents = _with_imported(path, read)
     digest = hashlib.blake2b(contents.pop(path), digest_size=16)
-    for file, content in sorted(contents.items()):
-        digest.update(f"\n{file.name} {len(content)}\n".encode() + content)
+    for name, content in sorted((os.path.relpath(file, path.parent), content) for file, content in contents.items()):
+        digest.update(f"\n{name} {len(content)}\n".encode() + content)
     return digest.hexdigest()
 
 
 def _with_imported(path: Path, read: Callable[[Path], bytes] = Path.read_bytes) -> dict[Path, bytes]:
-    """Return the contents of a source file and of the files of its folder that it imports."""
+    """Return the contents of a source file and of the files of its folder or package that it imports."""
     contents, waiting = {path: read(path)}, [path]
     while waiting:
-        names = _imported_names(contents[waiting.pop()], path.parent.name)
-        files = [path.with_name(f"{name}.py") for name in names]
-        new = {file: read(file) for file in files if file not in contents and file.is_file()}
-        contents |= new
-        waiting += new
+        file = waiting.pop()
+        for level, words in _imports(contents[file]):
+            found = next((place for place in _places(path, file, level, words) if place.is_file()), None)
+            if found is not None and found not in contents:
+                contents[found] = read(found)
+                waiting.append(found)
     return contents
 
 
-@functools.lru_cache(maxsize=256)
-def _imported_names(content: bytes, folder: str) -> list[str]:
-    """Return the first words of the modules that a file imports, without the name of its folder, its package."""
-    names = list[str]()
+@functools.lru_cache(maxsize=1024)
+def _imports(content: bytes) -> list[tuple[int, tuple[str, ...]]]:
+    """Return the level (number of leading dots) and the words of each name that a file imports."""
+    found = set[tuple[int, str]]()
     with contextlib.suppress(SyntaxError, ValueError):
         for node in ast.walk(ast.parse(content)):
             if isinstance(node, ast.Import):
-                names += [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom) and node.level < 2:
-                names += [".".join(filter(None, (node.module, alias.name))) for alias in node.names]
-    return sorted({name.removeprefix(f"{folder}.").partition(".")[0] for name in names})
+                found |= {(0, alias.name) for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                found |= {(node.level, ".".join(filter(None, (node.module, alias.name)))) for alias in node.names}
+    return [(level, tuple(name.split("."))) for level, name in sorted(found)]
 
 
-def _modules_of(files: Collection[Path]) -> dict[str, ModuleType]:
-    """Return the modules that import statements made of some files, by name."""
-    named = ((name, getattr(module, "__dict__", {}).get("__file__")) for name, module in list(sys.modules.items()))
-    paths = {str(file) for file in files}
-    return {name: sys.modules[name] for name, file in named if file in paths and name not in {"__main__", *_FILES}}
+def _places(path: Path, file: Path, level: int, words: Sequence[str]) -> Iterator[Path]:
+    """Yield the files that may hold a name imported by ``file``, in the folder or package of ``path``; the best first.
+
+    Packages that are installed next to that of ``path``, and this package, are left out.
+    """
+    folder = path.parent
+    if level:
+        bases = list(file.parents[level - 1 : level])
+    elif words[0] == "lrtasks":
+        bases = []
+    else:
+        packages = [folder, *itertools.takewhile(lambda place: (place / "__init__.py").is_file(), folder.parents)]
+        bases = [] if folder.name in ("site-packages", "dist-packages") else [folder]
+        bases += [place.parent for place in packages if place.name == words[0]]
+    for base in bases:
+        # the last word is a module, or a name in the module or package before it
+        for place in (base.joinpath(*words), base.joinpath(*words[:-1])):
+            if place != base:
+                yield place.parent / f"{place.name}.py"
+            if place != base or level:
+                yield place / "__init__.py"
+
+
+def _imported_modules() -> Iterator[tuple[str, str]]:
+    """Yield names and files of the modules that import statements made."""
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__dict__", {}).get("__file__")
+        if isinstance(file, str) and name not in {"__main__", *_FILES}:
+            yield name, file
 
 
 def is_own(cls: type) -> bool:
@@ -417,7 +446,7 @@ def file_of(cls: type) -> Path | None:
 def module_of_file(file: Path) -> ModuleType:
     """Import a file as a module whose name depends on stem, path and :func:`file_digest`; import each only once.
 
-    After an edit, the files of its folder that it imports are imported again, too.
+    After an edit, the files of its folder or package that it imports are imported again, too.
     """
     file = file.resolve()
     digest = hashlib.blake2b(f"{file} {file_digest(file)}".encode(), digest_size=6).hexdigest()
@@ -425,8 +454,8 @@ def module_of_file(file: Path) -> ModuleType:
     again = file in _FILES.values()
     _FILES[name] = file
     if name not in sys.modules:
-        for old in _modules_of(_with_imported(file)) if again else ():
-            del sys.modules[old]
+        if again:
+            _forget_modules(_with_imported(file))
         spec = importlib.util.spec_from_file_location(name, file)
         assert spec is not None and spec.loader is not None
         sys.modules[name] = module = importlib.util.module_from_spec(spec)
@@ -437,6 +466,16 @@ def module_of_file(file: Path) -> ModuleType:
             del sys.modules[name]
             raise
     return sys.modules[name]
+
+
+def _forget_modules(files: Collection[Path]) -> None:
+    """Let the next import of each of some files execute it again."""
+    paths = {str(file) for file in files}
+    for name in [name for name, file in _imported_modules() if file in paths]:
+        del sys.modules[name]
+        package, _, word = name.rpartition(".")
+        if package in sys.modules:  # "from package import module" takes the attribute, if there is one
+            vars(sys.modules[package]).pop(word, None)
 
 
 def _undeclared(cls: type[Config]) -> Iterator[str]:

@@ -146,18 +146,61 @@ part = functools.partial(layer)
         "from .helper import a",
         "from . import helper",
         "from own import helper",
+        "from own.helper import *",
+        "from .deep import helper",
+        "import deep.helper",
+        "from own.deep.helper import a",
+        "from ..beside import helper",
+        "from lab.beside.helper import a",
+        "from ..exported import a",
+        "from .. import beside",
     ],
 )
-def test_the_digest_of_a_file_covers_the_files_of_its_folder_that_it_imports(line: str, tmp_path: Path) -> None:
-    (tmp_path / "own").mkdir()
-    main, helper, further, other = (tmp_path / "own" / f"{name}.py" for name in ("main", "helper", "further", "other"))
-    for file, text in ((main, line), (helper, "import further"), (further, "a = 1"), (other, "a = 1")):
+def test_the_digest_of_a_file_covers_the_files_of_its_folder_or_package_that_it_imports(
+    line: str, tmp_path: Path
+) -> None:
+    files = {
+        "exported/__init__.py": "from .inner import a",
+        "exported/inner.py": "from lab.own import further",
+        **dict.fromkeys(("own/helper.py", "own/deep/helper.py", "beside/helper.py"), "from lab.own.further import a"),
+        "beside/__init__.py": "from . import helper",
+        "own/main.py": f"{line}\nimport torch, outside",
+        "own/further.py": "a = 1",
+        "own/other.py": "a = 1",
+        "../outside.py": "a = 1",
+        "__init__.py": "",
+        "own/__init__.py": "",
+    }
+    for name, text in files.items():
+        file = tmp_path / "lab" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
+    main, other, outside = (tmp_path / "lab" / name for name in ("own/main.py", "own/other.py", "../outside.py"))
     before = file_digest(main)
-    other.write_text("a = 2")
-    assert file_digest(main) == before
-    further.write_text("a = 2")
+    for unused in (other, outside):
+        unused.write_text("a = 2")
+        assert file_digest(main) == before
+    (tmp_path / "lab" / "own" / "further.py").write_text("a = 2")
     assert file_digest(main) != before
+
+
+def test_an_edit_of_a_package_is_seen_by_the_next_import(tmp_path: Path) -> None:
+    for name, text in {
+        "shop/__init__.py": "",
+        "shop/deep/__init__.py": "",
+        "shop/deep/helper.py": "a = 1",
+        "mine.py": "from shop.deep import helper\nclass Layer:\n    a = helper.a\n",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    address = f"{tmp_path / 'mine.py'}:Layer"
+    first = load_object(address, "model")
+    before = source_digest(first)
+    (tmp_path / "shop" / "deep" / "helper.py").write_text("a = 23")
+    assert source_digest(first) == before
+    second = load_object(address, "model")
+    assert (first.a, second.a) == (1, 23)
+    assert source_digest(second) == file_digest(tmp_path / "mine.py") != before
 
 
 @pytest.mark.parametrize("length", [8, 9])
