@@ -58,8 +58,8 @@ class Language:
         return 1
 
     def draw(self, rng: np.random.Generator, n: int) -> np.ndarray:
-        """Draw a string of :meth:`size` tokens; by default independent uniform bits."""
-        return rng.integers(2, size=n)
+        """Draw a string of :meth:`size` tokens."""
+        raise NotImplementedError
 
     def read(self, string: np.ndarray) -> tuple[np.ndarray, Partial]:
         """Return the scored outputs (fewer than :meth:`outputs` if the answer is short), and the answers for prefixes.

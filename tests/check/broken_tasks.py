@@ -464,6 +464,8 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         {"tests": lambda _: {"other": lrtasks.make("mqar")}},
         "test other of test-wrongtests needs another model: ",
     ),
+    "NoTests": ({"tests": returning([lrtasks.make("mqar")])}, r"tests\(\) must map names to tasks, found \["),
+    "NoTask": ({"tests": returning({"other": "mqar"})}, "test other must be a task, found 'mqar'"),
     "WrongTextOfALaterSample": (
         {"text": lambda *given: 3 if given[-1] else ""},
         r"text\(\) must return a string or None, found 3",

@@ -48,6 +48,7 @@ MISTAKES = {
     ("check", "dlr", "--d-sate", "3"): "has no parameter 'd_sate'; did you mean 'd_state'",
     ("preview", "shfit"): "unknown task 'shfit'; did you mean 'shift'",
     ("preview", "shift", "--preset", "papr"): "unknown preset of shift 'papr'; did you mean 'paper'",
+    ("preview", "shift@small", "--preset", "paper"): "a preset is given twice: small and paper",
     ("preview", "shift", "--out", "a.pgn"): "a figure is written as .pdf, .png, .svg, found a.pgn",
     ("list", "task"): "unknown kind 'task'; did you mean 'tasks'",
     ("list", "models", "--group", "state"): "--group chooses among tasks; models have no groups",

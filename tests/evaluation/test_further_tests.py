@@ -74,6 +74,7 @@ def test_each_test_has_its_own_standard_error(tmp_path: Path) -> None:
 def test_stored_samples_are_further_tests(tmp_path: Path) -> None:
     store(lrtasks.make("cumsum", length=24), tmp_path / "long")
     store(lrtasks.make("word-problem", length=8), tmp_path / "other")
+    store(TASK, tmp_path / "untested", split=(0, 1, 0))
     long, other = str(tmp_path / "long"), str(tmp_path / "other")
     record = run("dlr", tmp_path, TASK, hyper=SMALL, budget={"test_lengths": (8,), "test_data": (long,)})
     assert set(record.scores) == {"val", "test", "8", "long"}
@@ -82,13 +83,14 @@ def test_stored_samples_are_further_tests(tmp_path: Path) -> None:
         ((other,), "other needs another model"),
         ((str(tmp_path / "nowhere"),), "nowhere"),
         ((long, f"{long}/"), "two tests are called 'long'"),
+        ((str(tmp_path / "untested"),), "untested has no test samples"),
     ):
         with pytest.raises(UsageError, match=message):
             run("dlr", tmp_path, TASK, budget={"test_data": addresses})
 
 
-def store(task: lrtasks.Task, folder: Path) -> None:
-    generate(task, folder, samples=5, split=(0, 0, 1), workers=1)
+def store(task: lrtasks.Task, folder: Path, split: tuple[int, int, int] = (0, 0, 1)) -> None:
+    generate(task, folder, samples=5, split=split, workers=1)
 
 
 class Fixed(Net):

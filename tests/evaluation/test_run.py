@@ -189,6 +189,9 @@ def test_a_stored_dataset(tmp_path: Path) -> None:
         run(plain, tmp_path / "runs", lrtasks.make("shift", length=16, shifts=4), data=path)
     with pytest.raises(UsageError, match="train_samples belongs to fresh samples"):
         run(plain, tmp_path / "runs", data=path, budget={"train_samples": 8})
+    generate(TASK, tmp_path / "untested", samples=4, split=(0.5, 0.5, 0), workers=1)
+    with pytest.raises(UsageError, match="untested has no test samples; generate it with a --split that leaves some"):
+        run(plain, tmp_path / "runs", data=tmp_path / "untested")
 
 
 def test_the_callers_random_numbers_go_on(tmp_path: Path) -> None:

@@ -213,6 +213,19 @@ def test_a_length_without_a_score_makes_no_panel(score: float | None) -> None:
         drawn("length", records)
 
 
+@pytest.mark.parametrize(
+    ("kind", "record", "message"),
+    [
+        ("curves", made(curve=[]), "no run has a learning curve"),
+        ("scatter", made(cost={}), "no run has a score and"),
+        ("heatmap", made(score=None), "no run has a scaled score"),
+    ],
+)
+def test_a_figure_without_values_is_refused(kind: str, record: RunRecord, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        drawn(kind, [record])
+
+
 @pytest.mark.parametrize("largest", [0.0344, 0.0545, 0.1, 1.0])
 def test_labels_of_costs_do_not_overlap(largest: float) -> None:
     """Four panels side by side are the narrowest."""
