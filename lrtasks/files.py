@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import secrets
@@ -12,6 +13,9 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from lrtasks.errors import UsageError
+
+NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP)
+"""Errors of a file system that has no locks, such as NFS without its lock service."""
 
 
 def require_folder(folder: Path, what: str) -> None:
@@ -102,7 +106,8 @@ def held(path: Path, what: str, *, patience: float = 0.0) -> Iterator[None]:
     Workers that live a little longer than a killed parent therefore do not keep it.
 
     Raises:
-        UsageError: if another process holds the lock for ``patience`` seconds, or the path is a symbolic link.
+        UsageError: if another process holds the lock for ``patience`` seconds, the path is a symbolic link, or the file
+            system has no locks.
     """
     if path.is_symlink():
         raise UsageError(f"{path} is a symbolic link, which is not used as a lock; remove it")
@@ -111,6 +116,12 @@ def held(path: Path, what: str, *, patience: float = 0.0) -> Iterator[None]:
         lock.acquire(timeout=patience)
     except Timeout:
         raise UsageError(f"another process is working on {what}; wait for it or stop it") from None
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+        path.unlink(missing_ok=True)
+        where = f"the file system of {path.parent} cannot lock files ({error.strerror})"
+        raise UsageError(f"{where}; choose a folder on another one") from None
     try:
         yield
     finally:
@@ -127,8 +138,8 @@ def is_held(path: Path) -> bool:
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
+    except OSError as error:
+        return error.errno not in NO_LOCKS
     finally:
         os.close(descriptor)
     return False

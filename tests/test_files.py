@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from lrtasks import evaluate, make
+from lrtasks.data import generate
 from lrtasks.errors import UsageError
-from lrtasks.files import held, remove_partials, write_atomically
+from lrtasks.files import held, is_held, remove_partials, write_atomically
 
 HOLD = """
 import os, sys, time
@@ -91,3 +93,19 @@ def test_a_lock_whose_file_was_removed_meanwhile_is_none(tmp_path: Path, monkeyp
     monkeypatch.setattr(fcntl, "flock", late)
     with pytest.raises(UsageError, match="another process is working on the run"), held(tmp_path / "lock", "the run"):
         pass
+
+
+def test_a_file_system_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def without(*_: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", without)
+    with pytest.raises(
+        UsageError, match=r"^the file system of .* cannot lock files \(.*\); choose a folder on another"
+    ):
+        evaluate("dlr", "shift", length=16, steps=1, test_batches=1, out=tmp_path / "runs", quiet=True)
+    with pytest.raises(UsageError, match="cannot lock files"):
+        generate(make("shift", length=16), tmp_path / "data" / "shift", samples=20, workers=1)
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "lock").touch()
+    assert not is_held(tmp_path / "lock")

@@ -170,6 +170,7 @@ class Store:
         if self.root is None:
             yield
             return
+        new = [parent for parent in self.root.parents if not parent.exists()]
         (self.root / HIDDEN).mkdir(parents=True, exist_ok=True)
         try:
             with held(self.root / LOCK, self.address):
@@ -179,7 +180,7 @@ class Store:
                 finally:
                     remove_empty(self.root / PARTIAL)
         finally:
-            remove_empty(self.root / HIDDEN, self.root)
+            remove_empty(self.root / HIDDEN, self.root, *new)
 
     @contextmanager
     def explained(self) -> Iterator[None]:
