@@ -39,6 +39,13 @@ def compiled(function: F, *, regroup: bool = False, inner: bool = False) -> F:
 
 compiled_inner = functools.partial(compiled, inner=True)
 
+
+def untraced(function: F) -> F:
+    """Return a compiled function that ``torch.compile`` calls as it is; it would trace numba's compiler otherwise."""
+    untraceable: F = sys.modules["torch"].compiler.disable(function) if "torch._dynamo" in sys.modules else function
+    return untraceable
+
+
 _SAID: set[str] = set()
 
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -217,3 +221,21 @@ def test_recall_models_share_a_budget() -> None:
     assert len({json.dumps({**run.budget.parameters(), "lr": None}) for run in runs}) == 1
     assert {(run.model.parameters["layers"], run.model.parameters["d_model"]) for run in runs} == {(2, 64)}
     assert {run.task.parameters()["vocab"] for run in runs} == {30} and runs[0].budget.train_samples == 2000
+
+
+COMPILED = """
+import torch
+from lrtasks.models import build
+from lrtasks.spec import Spec
+
+model = build("gru", Spec("real", 8, 1), Spec("real", 8, 1))
+x = torch.randn(2, 8, 1)
+found = torch.compile(model, backend="eager")(x)
+assert torch.equal(found, model(x))
+"""
+
+
+@pytest.mark.e2e
+def test_torch_compile_takes_a_model_whose_loops_are_not_compiled_yet(tmp_path: Path) -> None:
+    """It would otherwise trace numba's compiler, and fail there."""
+    subprocess.run([sys.executable, "-c", COMPILED], check=True, env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)})

@@ -19,7 +19,7 @@ from llvmlite import ir
 from numba import extending, types
 from torch import Tensor
 
-from lrtasks.compiling import announced, compiled, compiled_inner
+from lrtasks.compiling import announced, compiled, compiled_inner, untraced
 
 LARGEST_STATE = 4096
 """Largest number of state values of a batch for which the loops of the GRU are used. For larger states, torch is faster
@@ -61,8 +61,9 @@ def on_tensors(loop: Callable[..., None]) -> Callable[..., None]:
     """Make a compiled loop of this file take numbers and contiguous tensors; some of the tensors receive results."""
 
     def run(*inputs: Any) -> None:
+        call = untraced(loop)
         with announced("loops of models"):
-            loop(*(x.detach().numpy() if isinstance(x, Tensor) else x for x in inputs))
+            call(*(x.detach().numpy() if isinstance(x, Tensor) else x for x in inputs))
 
     return run
 
