@@ -90,7 +90,7 @@ def leaderboard(page: Path, words: Sequence[str]) -> str:
 
 
 def _summary(cells: Sequence[Row]) -> str:
-    """Return ``2 of 3 solved, 0.71``: most seeds solve 2 tasks; 0.71 is the mean of the median scaled scores (>= 0)."""
+    """Return ``2 of 3 solved, 0.71``: most seeds solve 2 tasks; 0.71 is the mean scaled score of the medians (>= 0)."""
     if not cells:
         return ""
     solved = sum(2 * cell["solved"] > cell["different_seeds"] for cell in cells)

@@ -63,7 +63,7 @@ def solved(page: Path, words: Sequence[str]) -> str:
         return NONE_YET
     missing = [f"`{model}`" for model in words if model not in {cell["model"] for cell in _fair_cells()}]
     said = f"\n\nNot run yet: {', '.join(missing)}." if missing else ""
-    return table(["model", "solved in", "tasks, with the median scaled score"], lines) + said
+    return table(["model", "solved in", "tasks, with the scaled score of the median"], lines) + said
 
 
 @functools.cache

@@ -102,7 +102,7 @@ def _card(page: Path, name: str) -> str:
         f"**{named(page, name)}**",
         _sample(page, name),
         sentence(registry.get(name)),
-        f"Baseline: {_floor(name)}",
+        f"Floor: {_floor(name)}",
         f"Parameters: {parameters}",
     ]
     lines = "\n\n".join(parts).splitlines()

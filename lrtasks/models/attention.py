@@ -8,9 +8,9 @@ heads have rotary positions and share one learned scale.
 ``transformer`` is the Transformer with rotary positions (Vaswani et al., arXiv:1706.03762; Su et al.,
 arXiv:2104.09864), pre-norm and initialised as GPT-2: weights N(0, 0.02²), the weights of output maps also divided by
 sqrt(2 · layers), biases 0. A layer is two residual blocks: ``x + mixer(norm(x))``, then ``x + FeedForward(norm(x))``.
-Options: no positions (NoPE), a penalty on distance (ALiBi; Press et al., arXiv:2108.12409), a sliding window, short
-convolutions of queries, keys and values, and canon layers (Allen-Zhu, arXiv:2512.17351), which are short convolutions
-with a residual.
+Options: no position encoding (NoPE), a penalty on distance (ALiBi; Press et al., arXiv:2108.12409), a sliding window,
+short convolutions of queries, keys and values, and canon layers (Allen-Zhu, arXiv:2512.17351), which are short
+convolutions with a residual.
 """
 
 from __future__ import annotations
