@@ -16,7 +16,6 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
-import itertools
 import os
 import re
 import secrets
@@ -275,9 +274,17 @@ def load_object(address: str, kind: str) -> Any:
     if not hasattr(module, name):
         raise UsageError(f"{where}: {place} has no {name!r}{suggestion(name, dir(module))}")
     found = getattr(module, name)
-    source_digest(found)  # noted now, since the file may be edited before the first run
+    digest = source_digest(found)  # noted now, since the file may be edited before the first run
+    if place.endswith(".py") and digest is not None and (inspect.isclass(found) or inspect.isfunction(found)):
+        _NOTED.setdefault(found, digest)
     return found
 
+
+_NOTED: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+"""Digests of the classes and functions that :func:`load_object` found in a file, when it found them first.
+
+The files that such an object uses may be imported again later; the object keeps the earlier ones.
+"""
 
 _CONTENTS: dict[tuple[int, Path], tuple[Any, bytes]] = {}
 """Contents of source files by import and file; the import is kept, so that no other object gets its id."""
@@ -291,8 +298,20 @@ def source_digest(target: Any) -> str | None:
     """
     while isinstance(target, functools.partial):
         target = target.func
+    if (inspect.isclass(target) or inspect.isfunction(target)) and target in _NOTED:
+        return _NOTED[target]
     target = inspect.unwrap(target)
+    try:
+        own = Path(inspect.getsourcefile(target) or "").absolute()
+        return _digest_as_imported(own, sys.modules.get(getattr(target, "__module__", "")))
+    except (TypeError, OSError):
+        return None
+
+
+def _digest_as_imported(own: Path, module: ModuleType | None) -> str:
+    """Return :func:`file_digest` of the file of ``module``, with the contents of files at their first digest."""
     owners: dict[str, Any] = {file: sys.modules[name] for name, file in _imported_modules()}
+    owners[str(own)] = module
 
     def as_imported(file: Path) -> bytes:
         content = file.read_bytes()
@@ -300,18 +319,19 @@ def source_digest(target: Any) -> str | None:
         imported = getattr(owner, "__spec__", None) or owner  # each import of a module makes another spec
         return content if imported is None else _CONTENTS.setdefault((id(imported), file), (imported, content))[1]
 
-    try:
-        own = Path(inspect.getsourcefile(target) or "").absolute()
-        owners[str(own)] = sys.modules.get(getattr(target, "__module__", ""))
-        return file_digest(own, as_imported)
-    except (TypeError, OSError):
-        return None
+    return file_digest(own, as_imported)
 
 
 def address_digest(address: str) -> str:
-    """Return the digest of the file that an address names; :func:`load_object` has imported it."""
+    """Return the digest of the file that an address names; :func:`load_object` has imported it.
+
+    As in :func:`source_digest`, the digest is that of the content that Python runs.
+    """
     place = address.rpartition(":")[0]
-    return file_digest(Path(place if place.endswith(".py") else sys.modules[place].__file__ or ""))
+    if place.endswith(".py"):  # imported again after each edit
+        return file_digest(Path(place).resolve())
+    module = sys.modules[place]
+    return _digest_as_imported(Path(module.__file__ or "").absolute(), module)
 
 
 def has_own_name(target: Any) -> bool:
@@ -345,10 +365,10 @@ def _with_imported(path: Path, read: Callable[[Path], bytes] = Path.read_bytes) 
     while waiting:
         file = waiting.pop()
         for level, words in _imports(contents[file]):
-            found = next((place for place in _places(path, file, level, words) if place.is_file()), None)
-            if found is not None and found not in contents:
-                contents[found] = read(found)
-                waiting.append(found)
+            for place in _places(path, file, level, words):
+                if place not in contents:
+                    contents[place] = read(place)
+                    waiting.append(place)
     return contents
 
 
@@ -365,8 +385,8 @@ def _imports(content: bytes) -> list[tuple[int, tuple[str, ...]]]:
     return [(level, tuple(name.split("."))) for level, name in sorted(found)]
 
 
-def _places(path: Path, file: Path, level: int, words: Sequence[str]) -> Iterator[Path]:
-    """Yield the files that may hold a name imported by ``file``, in the folder or package of ``path``; the best first.
+def _places(path: Path, file: Path, level: int, words: Sequence[str]) -> list[Path]:
+    """Return the files in the folder or package of ``path`` that an import of ``words`` by ``file`` executes.
 
     Packages that are installed next to that of ``path``, and this package, are left out.
     """
@@ -376,16 +396,20 @@ def _places(path: Path, file: Path, level: int, words: Sequence[str]) -> Iterato
     elif words[0] == "lrtasks":
         bases = []
     else:
-        packages = [folder, *itertools.takewhile(lambda place: (place / "__init__.py").is_file(), folder.parents)]
-        bases = [] if folder.name in ("site-packages", "dist-packages") else [folder]
-        bases += [place.parent for place in packages if place.name == words[0]]
+        bases = [] if folder.name in _INSTALLED else [folder]
+        bases += [package.parent for package in path.parents if package.name == words[0]]
     for base in bases:
-        # the last word is a module, or a name in the module or package before it
-        for place in (base.joinpath(*words), base.joinpath(*words[:-1])):
-            if place != base:
-                yield place.parent / f"{place.name}.py"
-            if place != base or level:
-                yield place / "__init__.py"
+        places = [base / "__init__.py"] if level else []
+        for end in range(1, len(words) + 1):  # the last word is a module, or a name in the module before it
+            place = base.joinpath(*words[:end])
+            places += [place.with_name(f"{place.name}.py"), place / "__init__.py"]
+        if found := [place for place in places if place.is_file()]:
+            return found
+    return []
+
+
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+"""Names of the folders of installed packages."""
 
 
 def _imported_modules() -> Iterator[tuple[str, str]]:
@@ -422,9 +446,9 @@ _WITHOUT_FILE: weakref.WeakKeyDictionary[type, str] = weakref.WeakKeyDictionary(
 
 @contextlib.contextmanager
 def _importing_from(folder: Path) -> Iterator[None]:
-    """Let imports find the modules of a folder, as ``python script.py`` does."""
+    """Let imports find the modules of a folder before all others, as ``python script.py`` does."""
     place = str(folder)
-    if place in sys.path:
+    if sys.path[:1] == [place]:
         yield
         return
     sys.path.insert(0, place)
@@ -460,6 +484,7 @@ def module_of_file(file: Path) -> ModuleType:
         assert spec is not None and spec.loader is not None
         sys.modules[name] = module = importlib.util.module_from_spec(spec)
         try:
+            _forget_namesakes(file)
             with _importing_from(file.parent):  # so that the file can import other files of its folder
                 spec.loader.exec_module(module)
         except BaseException:
@@ -476,6 +501,23 @@ def _forget_modules(files: Collection[Path]) -> None:
         package, _, word = name.rpartition(".")
         if package in sys.modules:  # "from package import module" takes the attribute, if there is one
             vars(sys.modules[package]).pop(word, None)
+
+
+def _forget_namesakes(file: Path) -> None:
+    """Let ``file`` import the modules of its own folder although modules of another folder have their names.
+
+    Objects that were made from the other modules keep them.
+    """
+    folder = file.parent
+    inside = (own.relative_to(folder).parts[0] for own in _with_imported(file) if own.is_relative_to(folder))
+    names = {part.removesuffix(".py") for part in inside} - {file.stem} - sys.stdlib_module_names
+    others = set[str]()
+    for name, loaded in _imported_modules():
+        root, place = name.partition(".")[0], Path(loaded)
+        if root in names and not place.is_relative_to(folder) and not _INSTALLED & set(place.parts):
+            others.add(root)
+    for name in [name for name in sys.modules if name.partition(".")[0] in others]:
+        del sys.modules[name]
 
 
 def _undeclared(cls: type[Config]) -> Iterator[str]:

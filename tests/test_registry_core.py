@@ -19,6 +19,7 @@ from lrtasks.errors import UsageError
 from lrtasks.generators import Task
 from lrtasks.generators.base import registry as tasks
 from lrtasks.models import registry as models
+from lrtasks.models.factory import model_factory
 from lrtasks.registry import (
     Registry,
     file_digest,
@@ -201,6 +202,103 @@ def test_an_edit_of_a_package_is_seen_by_the_next_import(tmp_path: Path) -> None
     second = load_object(address, "model")
     assert (first.a, second.a) == (1, 23)
     assert source_digest(second) == file_digest(tmp_path / "mine.py") != before
+
+
+LAYER = """
+from functools import partial
+from torch import nn
+from hunted import n
+
+class Layer(nn.Module):
+    size = n
+    def __init__(self, d_model):
+        super().__init__()
+
+Partial = partial(Layer)
+"""
+
+
+def test_the_digest_covers_the_packages_of_an_imported_module(tmp_path: Path) -> None:
+    files = {
+        "shop/__init__.py": "width = 1",
+        "shop/deep/__init__.py": "",
+        "shop/deep/helper.py": "",
+        "lab/__init__.py": "from .new import gate",
+        "lab/gate.py": "gate = 1",
+        "lab/new.py": "gate = 2",
+        "mine.py": "import shop.deep.helper\nfrom lab import gate\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    for name in ("shop/__init__.py", "shop/deep/__init__.py", "lab/__init__.py", "lab/new.py"):
+        before = file_digest(tmp_path / "mine.py")
+        (tmp_path / name).write_text(f"{files[name]}\nmore = 1")
+        assert file_digest(tmp_path / "mine.py") != before, name
+
+
+@pytest.mark.parametrize("name", ["Layer", "Partial"])
+def test_an_edit_that_is_taken_back_gives_the_first_digest(name: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(LAYER)
+    found = []
+    for number in (1, 22, 1):
+        (tmp_path / "hunted.py").write_text(f"n = {number}")
+        address = f"{tmp_path / 'mine.py'}:{name}"
+        layer = load_object(address, "model")
+        found.append((getattr(layer, "func", layer).size, model_factory(address).source))
+    assert [size for size, _ in found] == [1, 22, 1]
+    assert found[0] == found[2] != found[1]
+
+
+def test_each_file_imports_the_files_of_its_own_folder(tmp_path: Path) -> None:
+    for folder, number in (("one", 1), ("two", 22)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "mine.py").write_text(LAYER)
+        (tmp_path / folder / "hunted.py").write_text(f"n = {number}")
+    layers = [load_object(f"{tmp_path / folder / 'mine.py'}:Layer", "model") for folder in ("one", "two", "one")]
+    assert [layer.size for layer in layers] == [1, 22, 1]
+    assert [source_digest(layer) for layer in layers[:2]] == [
+        file_digest(tmp_path / folder / "mine.py") for folder in ("one", "two")
+    ]
+
+
+def test_the_folder_of_a_file_comes_before_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "hunted.py").write_text("n = 22")
+    (tmp_path / "models" / "mine.py").write_text(LAYER)
+    (tmp_path / "models" / "hunted.py").write_text("n = 1")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "models")])
+    assert load_object("models/mine.py:Layer", "model").size == 1
+
+
+def test_a_link_to_a_file_has_the_digest_of_its_target(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "mine.py").write_text(LAYER)
+    (tmp_path / "real" / "hunted.py").write_text("n = 1")
+    (tmp_path / "mine.py").symlink_to(tmp_path / "real" / "mine.py")
+    digests = [model_factory(f"{folder / 'mine.py'}:Partial").source for folder in (tmp_path, tmp_path / "real")]
+    assert digests[0] == digests[1]
+
+
+def test_a_partial_of_a_module_keeps_the_digest_of_the_code_that_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "moded.py").write_text(LAYER.replace("from hunted import n", "n = 1"))
+    before = model_factory("moded:Partial").source
+    (tmp_path / "moded.py").write_text(LAYER.replace("from hunted import n", "n = 22"))
+    assert model_factory("moded:Partial").source == before
+
+
+def test_the_digest_covers_a_package_without_init_files(tmp_path: Path) -> None:
+    main, helper = tmp_path / "lab" / "own" / "main.py", tmp_path / "lab" / "beside" / "helper.py"
+    for file, text in ((main, "from lab.beside.helper import a"), (helper, "a = 1")):
+        file.parent.mkdir(parents=True)
+        file.write_text(text)
+    before = file_digest(main)
+    helper.write_text("a = 2")
+    assert file_digest(main) != before
 
 
 @pytest.mark.parametrize("length", [8, 9])

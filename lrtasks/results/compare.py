@@ -183,7 +183,7 @@ def model_runs(name: str, runs: pd.DataFrame) -> tuple[str, pd.DataFrame]:
         raise unknown("model", name, found)
     file = Path(name.rpartition(":")[0])
     if len(matching) > 1 and file.is_file():
-        digest = file_digest(file)
+        digest = file_digest(file.resolve())
         present = [text for text in matching if json.loads(found[text]["variant"].iloc[0]).get("source") == digest]
         matching = present or matching
     if len(matching) > 1:
