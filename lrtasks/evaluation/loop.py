@@ -57,6 +57,7 @@ class State:
         loss_sum: sum of the losses of the ``loss_count`` steps since the last evaluation.
         curve: one entry per evaluation: ``step``, ``loss`` and the validation scores.
         best: best validation score so far.
+        notes: the notes of the record, which a resumed run keeps.
     """
 
     step: int = 0
@@ -66,6 +67,7 @@ class State:
     loss_count: int = 0
     curve: list[dict[str, Any]] = field(default_factory=list)
     best: float = -math.inf
+    notes: list[str] = field(default_factory=list)
 
 
 def train(
@@ -178,9 +180,12 @@ def train(
                 state.loss_sum = running.item()
                 lap(training=True)
                 if evaluating:
-                    _evaluate_and_note(fabric, model, task, streams, state, folder)
+                    best = _evaluate_and_note(fabric, model, task, streams, state)
                     running.zero_()
                     report(state)
+                    # after the record: a finished run's record never stands beside the weights of its repetition
+                    if streams.finite and best and fabric.is_global_zero:
+                        checkpoint.save(folder / WEIGHTS, {"model": model.state_dict(), "step": state.step})
                 lap(training=False)
                 _save(folder / CHECKPOINT, model, optimiser, state, fabric, digest)
                 last_saved = time.monotonic()
@@ -302,10 +307,8 @@ def _hidden_state(model: nn.Module) -> dict[str, Tensor]:
     return found
 
 
-def _evaluate_and_note(
-    fabric: Fabric, model: nn.Module, task: Task, streams: Streams, state: State, folder: Path
-) -> None:
-    """Evaluate and add a point to the curve; with a finite training set, save the weights if they are the best."""
+def _evaluate_and_note(fabric: Fabric, model: nn.Module, task: Task, streams: Streams, state: State) -> bool:
+    """Evaluate and add a point to the curve; return whether its score is the best so far."""
     if not all(bool(value.isfinite().all()) for value in model.parameters()):
         raise DivergedError(f"the weights were no longer finite at step {state.step}")
     val = score(fabric, model, task, streams.val, slices=False).scores()
@@ -314,9 +317,8 @@ def _evaluate_and_note(
     state.curve.append({"step": state.step, "loss": state.loss_sum / state.loss_count, **val})
     state.loss_sum, state.loss_count = 0.0, 0
     best = len(state.curve) == 1 or val[task.metric] > state.best
-    if streams.finite and best and fabric.is_global_zero:
-        checkpoint.save(folder / WEIGHTS, {"model": model.state_dict(), "step": state.step})
     state.best = max(state.best, val[task.metric])
+    return best
 
 
 def _solved(state: State, config: RunConfig, floor: float | None) -> bool:

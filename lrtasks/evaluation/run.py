@@ -324,6 +324,9 @@ class _Run:
         """Write the curve, validation scores and cost after an evaluation into the record."""
         record = self.record
         record.curve = state.curve
+        if state.notes is not record.notes:  # from a checkpoint
+            record.notes[:] = dict.fromkeys([*state.notes, *record.notes])
+            state.notes = record.notes
         if len(state.curve) == 1:
             diagnostics(self.model)  # refuses wrong ones now, not after the training
         if state.curve:
@@ -405,9 +408,8 @@ class _Run:
         """Write the record. The first record of a new run removes the weights and figures of an earlier one."""
         if self.anew:
             self.anew, drawn = False, self.folder / ANALYSIS
-            # with a finite set, the first evaluation has written the weights of this run already
-            weights = [] if self.streams.finite and self.record.curve else [self.folder / loop.WEIGHTS]
-            for file in (*weights, self.folder / PANEL, *([] if drawn.is_symlink() else drawn.glob("*.png"))):
+            figures = [] if drawn.is_symlink() else drawn.glob("*.png")
+            for file in (self.folder / loop.WEIGHTS, self.folder / PANEL, *figures):
                 file.unlink(missing_ok=True)
             remove_empty(drawn)
         self.record.write(self.folder)

@@ -23,10 +23,10 @@ def half_way(out: Path, monkeypatch: pytest.MonkeyPatch, model: Any = plain) -> 
     """Start a run and interrupt it after its second evaluation; return its folder."""
     real = loop._evaluate_and_note
 
-    def interrupted(fabric: Any, module: nn.Module, task: Any, streams: Any, state: loop.State, folder: Path) -> None:
+    def interrupted(fabric: Any, module: nn.Module, task: Any, streams: Any, state: loop.State) -> bool:
         if state.step == 12:
             raise KeyboardInterrupt
-        real(fabric, module, task, streams, state, folder)
+        return real(fabric, module, task, streams, state)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(loop, "_evaluate_and_note", interrupted)
@@ -281,3 +281,46 @@ def test_a_checkpoint_with_a_value_of_another_type_or_an_impossible_step_is_refu
         run(plain, tmp_path)
     with pytest.raises(UsageError, match=message):
         run(plain, tmp_path)
+
+
+class Counting(nn.Module):
+    """A layer with state outside ``state_dict()``."""
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.linear, self.calls = nn.Linear(d_model, d_model), 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += self.training
+        return self.linear(x) * (1 + self.calls / 100)
+
+
+def test_a_run_that_was_cut_off_in_its_test_keeps_the_notes_of_its_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("lrtasks.evaluation.run._Run._test", interrupted)
+        run(Counting, tmp_path)
+    (note,) = run(Counting, tmp_path).notes
+    assert note.endswith("a resumed run resets it and may give other scores")
+
+
+def test_the_weights_of_a_run_that_overwrites_never_stand_beside_the_record_that_it_replaces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(plain, tmp_path, train_samples=64)
+    (folder,) = folders(tmp_path)
+    before = (folder / loop.WEIGHTS).read_bytes()
+
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(RunRecord, "write", killed)
+    with pytest.raises(KeyboardInterrupt):
+        run(plain, tmp_path, train_samples=64, overwrite=True)
+    assert read_record(folder).status == "done"
+    weights = folder / loop.WEIGHTS
+    assert not weights.exists() or weights.read_bytes() == before
