@@ -154,10 +154,9 @@ def execute(
     ``show`` prints in another way: from the names of the selected settings, the runs and their records.
     """
     from lrtasks.cli.display import display
-    from lrtasks.suite.estimate import planned
     from lrtasks.suite.expand import require_comparable
     from lrtasks.suite.run import run_suite
-    from lrtasks.suite.select import require_selectable, run_selected
+    from lrtasks.suite.select import planned, require_selectable, run_selected
 
     _say_grouped("skipped", wanted.skipped)
     selected = require_selectable(wanted, select) if select else ()
@@ -165,7 +164,7 @@ def execute(
     may_differ = SHARED_BUDGET if unequal_budgets or wanted.unequal_budgets else varied
     if dry_run:
         require_comparable(wanted.runs, may_differ)
-        return print_plan(planned(wanted, selected=bool(selected)), out, device=how["device"], as_json=as_json)
+        return print_plan(planned(wanted, selected), out, device=how["device"], as_json=as_json)
 
     def run_all(runs: Sequence[RunConfig], on_end: OnEnd = lambda *_: None) -> list[RunRecord]:
         def on_change(progress: SuiteProgress, number: int | None) -> None:

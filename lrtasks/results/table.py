@@ -152,6 +152,7 @@ def aggregate(runs: pd.DataFrame, *, mean: bool = False) -> pd.DataFrame:
     cells["centre"], cells["half_width"] = cells["score"].where(means, cells["median"]), width.where(means)
     cells["centre_low"] = cells["score_low"].where(means, cells["median_low"]).fillna(cells["centre"])
     cells["shows_mean"] = means
+    cells["selected"] = own["selected"].agg(_joined)
     for name, column in (("seeds", "seed"), ("statuses", "status"), ("outcomes", "outcome")):
         cells[name] = own[column].agg(list)
     cells["unscored"] = [list(found["status"][found["score"].isna()]) for _, found in own]
@@ -176,6 +177,19 @@ def shown(cell: Row) -> str:
     remarks += [f"seed {seed} {count} times" for seed, count in Counter[int](cell["seeds"]).items() if count > 1]
     text = number(cell["centre"], 3) + ("" if cell["half_width"] is None else f" ±{number(cell['half_width'], 3)}")
     return text + (f" ({', '.join(remarks)})" if remarks else "")
+
+
+def _joined(selected: Iterable[str]) -> str:
+    """Return the selected settings of the runs of a cell, as JSON; different values of a setting make one text."""
+    found: dict[str, list[Any]] = {}
+    for text in dict.fromkeys(filter(None, selected)):
+        for name, value in json.loads(text).items():
+            if value not in found.setdefault(name, []):
+                found[name].append(value)
+    settings = {
+        name: values[0] if len(values) == 1 else " or ".join(map(as_given, values)) for name, values in found.items()
+    }
+    return json.dumps(settings) if settings else ""
 
 
 def unscored(cell: Row, without: str, between: str = " ") -> list[str]:

@@ -21,7 +21,6 @@ from lrtasks.files import require_folder
 from lrtasks.progress import clock
 from lrtasks.record import RunRecord, read_records
 from lrtasks.run_config import RunConfig
-from lrtasks.suite.expand import Suite
 from lrtasks.suite.run import look
 
 WARM_UP, TIMED = 2, 4
@@ -62,16 +61,6 @@ class Plan:
         said.append(f"an evaluated batch counts as a training step, the start of a run as {self.start:.0f} s")
         guess = f"{self.guessed} pairs of task and model could not be timed and count as the mean of the others"
         return [*said, f"{guess}{why}"] if self.guessed else said
-
-
-def planned(suite: Suite, *, selected: bool) -> list[RunConfig]:
-    """Return the runs that a suite executes. With a selection, the seeds after the first one run at one value only."""
-    if not selected:
-        return suite.runs
-    first = min(run.seed for run in suite.runs)
-    others = [run for run in suite.runs if run.seed != first]
-    keys = [json.dumps([run.task.identity(), run.model.address, run.seed], sort_keys=True) for run in others]
-    return [run for run in suite.runs if run.seed == first] + list(dict(zip(keys, others, strict=True)).values())
 
 
 def make_plan(

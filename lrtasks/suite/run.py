@@ -193,7 +193,9 @@ def _settle(run: RunConfig, folder: Path, failure: Failure | None) -> tuple[str,
     reason = failure.reason if failure else "ended without a record"
     if failure and failure.refused and not (folder / FILE).exists():
         return REFUSED, run.record(REFUSED, [reason])
-    if not (folder / FILE).exists() and _is_edited(run, folder):
+    # a process that ended well has written its record, perhaps to the folder of the edited file
+    elsewhere = failure is None and look(run, folder)[0] == WAITING
+    if (elsewhere or not (folder / FILE).exists()) and _is_edited(run, folder):
         edited = "the file of the model or the task was edited after the suite began; give the same command again"
         return REFUSED, run.record(REFUSED, [f"{reason}; {edited}"])
     try:

@@ -9,14 +9,14 @@ show the chosen runs.
 
 from __future__ import annotations
 
+import errno
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lrtasks.budget import SHARED_BUDGET
+from lrtasks.budget import SHARED_BUDGET, Budget
 from lrtasks.config import split_setting
 from lrtasks.errors import UsageError, require_known
 from lrtasks.files import held
@@ -46,8 +46,14 @@ def require_selectable(suite: Suite, by: str) -> tuple[str, ...]:
     if not names:
         raise UsageError("--select needs a setting of model or budget with several values, such as --lr 3e-4,1e-3,3e-3")
     for name in names:
-        if split_setting(name)[1] in SHARED_BUDGET:
-            raise UsageError(f"{split_setting(name)[1]} is the same for all compared models and cannot be selected")
+        owner, bare = split_setting(name)
+        if bare in SHARED_BUDGET and owner != "model":
+            raise UsageError(f"{bare} is the same for all compared models and cannot be selected")
+        if bare in Budget.parameter_names() and bare not in SHARED_BUDGET:
+            for model in suite.models:
+                if any(entry["name"] == bare for entry in describe_parameters(model) or ()):
+                    both = f"{model} has an argument {bare}, and so has the budget"
+                    raise UsageError(f"{both}; rename the argument, since a selection names settings without owner")
         if len(suite.models) > 1 and labelled(name, suite.models):
             raise UsageError(f"{name} belongs to one model and cannot be selected beside others; name this model alone")
     return names
@@ -68,18 +74,13 @@ def run_selected(
         The chosen runs of all seeds; their records; and, by title, the records of runs that failed at other values. If
         any failed, the choice is not final.
     """
-    # records name settings without their owner and without the label of the model that they belong to
-    bare = [name.partition(".")[2] if labelled(name, suite.models) else split_setting(name)[1] for name in names]
-    bare = [name.replace("-", "_") for name in bare]
-    groups: dict[tuple[str, str], list[RunConfig]] = {}
-    for run in suite.runs:
-        record = replace(run.record(), selection={"values": dict.fromkeys(bare)})
-        groups.setdefault(cell_of(record), []).append(run)
-    first = [run for runs in groups.values() for run in runs if run.seed == min(other.seed for other in runs)]
+    bare = _bare(suite, names)
+    groups = _groups(suite, bare)
+    first = [run for runs in groups for run in runs if run.seed == min(other.seed for other in runs)]
     records = dict(zip([run.digest for run in first], runner(first, lambda *_: None), strict=True))
     chosen: list[RunConfig] = []
     tried_values: dict[str, dict[str, Any]] = {}
-    for runs in groups.values():
+    for runs in groups:
         tried = [run for run in runs if run.digest in records]
         best = max(tried, key=lambda run: _rank(records[run.digest]))
         found = [_values(run, bare) for run in tried]
@@ -108,6 +109,36 @@ def run_selected(
     return chosen, [records[run.digest] for run in chosen], failed
 
 
+def planned(suite: Suite, names: Sequence[str]) -> list[RunConfig]:
+    """Return as many runs as :func:`run_selected` executes; the other seeds have the first value in place of the best.
+
+    Without ``names``, nothing is selected.
+    """
+    if not names:
+        return suite.runs
+    bare, found = _bare(suite, names), list[RunConfig]()
+    for runs in _groups(suite, bare):
+        first = [run for run in runs if run.seed == min(other.seed for other in runs)]
+        at = _values(first[0], bare)
+        found += first + [run for run in runs if run.seed != first[0].seed and _values(run, bare) == at]
+    return found
+
+
+def _bare(suite: Suite, names: Sequence[str]) -> list[str]:
+    """Return settings as records name them: without their owner and without the label of their model."""
+    bare = [name.partition(".")[2] if labelled(name, suite.models) else split_setting(name)[1] for name in names]
+    return [name.replace("-", "_") for name in bare]
+
+
+def _groups(suite: Suite, bare: Sequence[str]) -> list[list[RunConfig]]:
+    """Return the runs that differ only in seed and the settings ``bare``, together."""
+    groups: dict[tuple[str, str], list[RunConfig]] = {}
+    for run in suite.runs:
+        record = replace(run.record(), selection={"values": dict.fromkeys(bare)})
+        groups.setdefault(cell_of(record), []).append(run)
+    return list(groups.values())
+
+
 def _values(run: RunConfig, bare: Sequence[str]) -> dict[str, Any]:
     """Return the values of the settings ``bare``, including defaults that the run's identity leaves out."""
     defaults = {entry["name"]: entry["default"] for entry in describe_parameters(run.model.address or "") or ()}
@@ -134,11 +165,17 @@ def _note(record: RunRecord, run: RunConfig, out: Path, values: dict[str, Any], 
 
 def _write_selection(folder: Path, record: RunRecord) -> None:
     """Write the selection of ``record`` to the file in ``folder``, unless it is another run's or cannot be changed."""
-    with suppress(UsageError, FileNotFoundError, PermissionError), held(folder / LOCK, str(folder)):
-        found = read_record(folder)  # another command may have changed it since
-        if (found.digest, found.status) == (record.digest, record.status):
-            found.selection = record.selection
-            found.write(folder)
+    try:
+        with held(folder / LOCK, str(folder)):
+            found = read_record(folder)  # another command may have changed it since
+            if (found.digest, found.status) == (record.digest, record.status):
+                found.selection = record.selection
+                found.write(folder)
+    except (UsageError, FileNotFoundError, PermissionError):
+        return
+    except OSError as error:
+        if error.errno != errno.EROFS:
+            raise
 
 
 def _unchoose_others(
@@ -152,6 +189,6 @@ def _unchoose_others(
     for folder in {run.folder(out.absolute()).parent for run in best}:
         for place, other in read_records(folder)[0] if folder.is_dir() else ():
             earlier = other.selection.get("chosen") and other.digest not in chosen
-            if earlier and other.status in FINISHED and cell_of(other) in now:
+            if earlier and cell_of(other) in now:
                 other.selection["chosen"] = False
                 _write_selection(place, other)

@@ -685,3 +685,14 @@ def test_a_diverged_seed_has_neither_solved_its_task_nor_generalised() -> None:
     assert any(note.endswith("seeds without a score do not count in the median") for note in found.notes())
     (entry,) = tabled([done, dataclasses.replace(done, seed=1), diverged[1]]).rows()
     assert (entry["steps_to_solve"], entry["generalisation_length"]) == (100, 1024)
+
+
+def test_a_cell_names_all_selected_values_of_its_runs() -> None:
+    """Two folders may hold selections that chose different values."""
+    selection = {"by": "val", "values": {"lr": [0.001, 0.003, 0.01]}, "chosen": True}
+    runs = [
+        made(seed=seed, budget={"lr": lr}, selection=selection) for seed, lr in ((0, 0.001), (1, 0.001), (2, 0.003))
+    ]
+    table = tabled(runs)
+    assert table.scores().lines[0][3].endswith("lr 0.001 or 0.003)")
+    assert [row["selected"] for row in table.rows()] == [{"lr": "0.001 or 0.003"}]

@@ -13,8 +13,9 @@ import pytest
 from lrtasks.evaluation.environment import device_name, make_fabric
 from lrtasks.run_config import RunConfig
 from lrtasks.suite import estimate
-from lrtasks.suite.estimate import make_plan, planned, seconds_per_step
+from lrtasks.suite.estimate import make_plan, seconds_per_step
 from lrtasks.suite.expand import make_suite
+from lrtasks.suite.select import planned
 
 SETTINGS = {"length": 16, "d_model": 8, "layers": 1}
 
@@ -26,8 +27,8 @@ def config(model: str = "attention", seed: int = 0, **settings: Any) -> RunConfi
 def test_a_selection_runs_the_other_seeds_at_one_value() -> None:
     content = {"models": ["attention", "dlr"], "tasks": ["cumsum"], "seeds": 3}
     suite = make_suite(content, {**SETTINGS, "lr": "1e-3,3e-3"})
-    assert len(planned(suite, selected=False)) == 12
-    found = [(run.model.name, run.seed) for run in planned(suite, selected=True)]
+    assert len(planned(suite, ())) == 12
+    found = [(run.model.name, run.seed) for run in planned(suite, ("lr",))]
     assert sorted(found) == [(model, seed) for model in ("attention", "dlr") for seed in (0, 0, 1, 2)]
 
 

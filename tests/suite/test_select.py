@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -18,7 +19,7 @@ from lrtasks.results.settings import variant_of
 from lrtasks.results.table import make_table
 from lrtasks.run_config import RunConfig
 from lrtasks.suite.expand import Suite, make_suite
-from lrtasks.suite.select import OnEnd, require_selectable, run_selected
+from lrtasks.suite.select import OnEnd, planned, require_selectable, run_selected
 
 
 def suite_of(seeds: int = 2, **settings: object) -> Suite:
@@ -330,3 +331,54 @@ def test_a_later_parameter_with_its_default_can_be_selected(tmp_path: Path) -> N
     assert len(records) == 2
     (one,) = frame(tmp_path)["selected"].unique()
     assert one == '{"conv": false}'
+
+
+def test_a_failed_seed_of_an_earlier_choice_leaves_the_table(tmp_path: Path) -> None:
+    class Failing(Runner):
+        def __call__(self, runs: Sequence[RunConfig], on_end: OnEnd = lambda *_: None) -> list[RunRecord]:
+            records = super().__call__(runs)
+            for run, record in zip(runs, records, strict=True):
+                if run.seed == 1 and run.budget.lr == 0.1:
+                    record.status = "failed"
+                    record.write(run.folder(self.out.absolute()))
+                on_end(run, record)
+            return records
+
+    for rates, best in (("0.01,0.1", 0.1), ("0.1,1.0", 1.0)):
+        run_selected(suite_of(lr=rates), ("lr",), Failing(tmp_path, {"dlr": best, "attention": best}), tmp_path)
+    assert [cell["statuses"] for cell in make_table(frame(tmp_path)).cells] == [["done", "done"]] * 2
+
+
+def test_runs_on_a_read_only_file_system_are_selected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    suite, runner = suite_of(), Runner(tmp_path, {"dlr": 0.1, "attention": 0.01})
+
+    def refused(*_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr("lrtasks.suite.select.held", refused)
+    assert len(run_selected(suite, ("lr",), runner, tmp_path)[1]) == 4
+
+
+def test_a_plan_has_as_many_runs_as_the_selection(tmp_path: Path) -> None:
+    runs = [
+        {"model": "dlr", "task": "cumsum", "seed": seed, "settings": {"d_state": size}}
+        for size, seeds in ((4, (0, 1)), (8, (0, 1)), (16, (1,)))
+        for seed in seeds
+    ]
+    suite = make_suite({"runs": runs}, {"lr": "0.01,0.1"})
+    runner = Runner(tmp_path, {"dlr": 0.1})
+    run_selected(suite, ("lr",), runner, tmp_path)
+    assert len(planned(suite, ("lr",))) == sum(map(len, runner.calls)) == 8
+
+
+def stepped(d_model: int, steps: int = 1, clip: float = 1.0) -> nn.Module:
+    return nn.Sequential(*(nn.Linear(d_model, d_model) for _ in range(steps)), nn.Hardtanh(-clip, clip))
+
+
+def test_arguments_with_the_names_of_budget_fields() -> None:
+    address = f"{__file__}:stepped"
+    suite = make_suite({"models": address, "tasks": "cumsum"}, {"model.steps": "1,2"})
+    assert require_selectable(suite, "val") == ("model.steps",)
+    suite = make_suite({"models": address, "tasks": "cumsum"}, {"budget.clip": "1,2", "model.clip": 5})
+    with pytest.raises(UsageError, match="has an argument clip, and so has the budget; rename the argument"):
+        require_selectable(suite, "val")

@@ -22,7 +22,7 @@ from lrtasks.record import LOCK, RunRecord, read_record
 from lrtasks.run_config import RunConfig
 from lrtasks.suite.backends import Began, Event, Failure, Job
 from lrtasks.suite.expand import expand, make_suite
-from lrtasks.suite.run import SuiteProgress, run_suite
+from lrtasks.suite.run import SuiteProgress, _settle, run_suite
 
 TINY = {"steps": 4, "eval_every": 4, "val_batches": 1, "test_batches": 1, "d_model": 8, "length": 16}
 
@@ -358,3 +358,17 @@ def test_the_time_left_goes_by_the_models_that_have_ended(tmp_path: Path, monkey
     progress.end(1, "done", record_of(runs[1]))
     progress.end(3, "done", record_of(runs[3]))
     assert progress.seconds_left() == 0
+
+
+@pytest.mark.parametrize("status", ["running", "failed"])
+def test_a_run_of_a_file_that_was_edited_meanwhile_leaves_an_earlier_record_alone(tmp_path: Path, status: str) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("from torch import nn\nclass Layer(nn.Linear):\n    def __init__(self, d_model):\n        pass\n")
+    run = RunConfig.make("cumsum", f"{file}:Layer", settings={"length": 16})
+    folder = run.folder(tmp_path / "runs")
+    folder.mkdir(parents=True)
+    run.record(status).write(folder)
+    file.write_text(f"{file.read_text()}# edited\n")
+    found, record = _settle(run, folder, None)  # the process has worked in another folder
+    assert found == "refused" and "was edited after the suite began" in record.notes[0]
+    assert read_record(folder).status == status and read_record(folder).notes == []
