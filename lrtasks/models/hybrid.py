@@ -32,7 +32,7 @@ from lrtasks.models.factory import stack_of
 from lrtasks.models.ops.layers import Recurrent, ShortConv, check_canon
 from lrtasks.models.recurrent import GatedStack, RecurrentConfig
 from lrtasks.models.rwkv7 import RWKV7, RWKV7Stack
-from lrtasks.registry import load_object, source_digest
+from lrtasks.registry import address_digest, has_own_name, load_object, own_source, source_digest
 from lrtasks.spec import Spec
 
 
@@ -191,8 +191,9 @@ class Hybrid(GatedStack):
         return list(itertools.islice(itertools.cycle(pattern), total))
 
     def own_source(self) -> str | None:
-        found = [source_digest(load_object(name, "mixer")) for name in sorted(set(self.sequence())) if ":" in name]
-        return hashlib.blake2b("".join(map(str, found)).encode(), digest_size=16).hexdigest() if found else None
+        sources = [_source(name) for name in sorted(set(self.sequence()))]
+        found = [source for source in sources if source is not None]
+        return hashlib.blake2b("".join(found).encode(), digest_size=16).hexdigest() if found else None
 
     def blocks(self, input: Spec, causal: bool) -> list[nn.Module]:
         names = self.sequence()
@@ -248,6 +249,14 @@ class Hybrid(GatedStack):
 
 STACK = ("d_model", "norm", "prenorm", "dropout", "allow_batch_norm")
 """Parameters that every mixer takes from the stack."""
+
+
+def _source(name: str) -> str | None:
+    """Return the digest of the user's file that defines the mixer ``name``; ``None`` for a mixer of this package."""
+    target = _target(name)
+    if isinstance(target, type) and issubclass(target, ModelConfig):
+        return own_source(target)
+    return source_digest(target) if has_own_name(target) else address_digest(name)
 
 
 def _target(name: str) -> Any:

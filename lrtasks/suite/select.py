@@ -84,8 +84,9 @@ def run_selected(
         tried = [run for run in runs if run.digest in records]
         best = max(tried, key=lambda run: _rank(records[run.digest]))
         found = [_values(run, bare) for run in tried]
-        # a value may be a list
-        values = {name: sorted({repr(each[name]): each[name] for each in found}.values(), key=str) for name in bare}
+        # a value may be a list; a setting of another model of the suite is missing
+        known = [name for name in bare if name in found[0]]
+        values = {name: sorted({repr(each[name]): each[name] for each in found}.values(), key=str) for name in known}
         for run in tried:
             _note(records[run.digest], run, out, values, chosen=run is best)
         same = [run for run in runs if _values(run, bare) == _values(best, bare)]

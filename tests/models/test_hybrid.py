@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -307,3 +308,22 @@ def test_layers_make_no_grid_and_other_settings_do() -> None:
     assert {run.model.parameters["layers"] for run in suite.runs} == {"gla:2,attention:1"}
     nested = make_suite({**content, "settings": {"layers": "gla:2", "gla": {"heads": 2}}}, {})
     assert nested.runs[0].model.parameters["hyper"] == ["gla.heads=2"]
+
+
+def test_the_source_of_a_stack_covers_the_arguments_of_a_partial_and_registered_mixers_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    (tmp_path / "based.py").write_text(OWN)
+    found = []
+    for width in (3, 44):
+        file = tmp_path / "mine.py"
+        file.write_text(
+            f"from functools import partial\nfrom based import MyMixer\nOwn = partial(MyMixer, width={width})\n"
+        )
+        found.append(model_factory("hybrid", {"layers": f"{file}:Own:1,gla:1"}).source)
+    assert None not in found and found[0] != found[1]
+    assert model_factory("hybrid", {"layers": "gla:1"}).source is None
+    other = type("Other", (type(registry.get("attention").make()),), {"__module__": "based"})
+    monkeypatch.setitem(registry._classes, "other", other)
+    assert model_factory("hybrid", {"layers": "other:1,gla:1"}).source is not None

@@ -382,3 +382,13 @@ def test_arguments_with_the_names_of_budget_fields() -> None:
     suite = make_suite({"models": address, "tasks": "cumsum"}, {"budget.clip": "1,2", "model.clip": 5})
     with pytest.raises(UsageError, match="has an argument clip, and so has the budget; rename the argument"):
         require_selectable(suite, "val")
+
+
+def test_models_of_a_suite_may_vary_different_settings(tmp_path: Path) -> None:
+    sizes = {"model": "dlr", "task": "cumsum", "settings": {"d_state": "4,8"}}
+    rates = {"model": "attention", "task": "cumsum", "settings": {"lr": "0.01,0.1"}}
+    suite = make_suite({"runs": [sizes, rates]}, {})
+    runner = Runner(tmp_path, {"dlr": 0.1, "attention": 0.1})
+    chosen, records, _ = run_selected(suite, require_selectable(suite, "val"), runner, tmp_path)
+    assert [record.selection["values"].get("d_state") for record in records] == [[4, 8], None]
+    assert [run.budget.lr for run in chosen if run.model.name == "attention"] == [0.1]
