@@ -403,7 +403,7 @@ def _places(path: Path, file: Path, level: int, words: Sequence[str]) -> list[Pa
         for end in range(1, len(words) + 1):  # the last word is a module, or a name in the module before it
             place = base.joinpath(*words[:end])
             places += [place.with_name(f"{place.name}.py"), place / "__init__.py"]
-        if found := [place for place in places if place.is_file()]:
+        if found := [place for place in places if os.path.isfile(place)]:  # noqa: PTH113 - false without permission
             return found
     return []
 

@@ -340,7 +340,9 @@ def _check_folder(store: Store, plan: Manifest) -> None:
     for name in (name for name in names if store.root is not None and (store.root / name).is_symlink()):
         raise UsageError(f"{name!r} in {store.address} is a symbolic link; choose another folder")
     # before the plan is written, the folder contains only the lock, which is an empty file
-    own = {LOCK} if LOCK in names and not store.size(LOCK) else set()
+    own = {LOCK} if LOCK in names else set()
+    with suppress(FileNotFoundError):  # another run may just have ended and removed it
+        own = {name for name in own if not store.size(name)}
     if MANIFEST in names or PLAN in names:
         try:
             found = read_manifest(store).request() if MANIFEST in names else dict(json.loads(store.read(PLAN)))

@@ -19,7 +19,7 @@ from test_store_generate import FEW, contents
 from lrtasks import UsageError
 from lrtasks.config import parameter
 from lrtasks.data import StoredDataset, epoch_order, generate, open_dataset, read_tsv, verify
-from lrtasks.data.store import GenerationError, Store
+from lrtasks.data.store import LOCK, GenerationError, Store
 from lrtasks.generators.tasks.shift import Shift
 from lrtasks.spec import Batch, Sample
 
@@ -270,3 +270,21 @@ def test_an_address_that_is_too_long_is_one_short_line(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="too long for the file system; choose a shorter name") as caught:
         generate(Few(4096), tmp_path / ("a" * 500), samples=3, workers=1)
     assert len(str(caught.value)) < 200
+
+
+def test_a_lock_that_vanishes_while_the_folder_is_looked_at_is_no_removed_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another run ends between the listing of the folder and the next look at its lock."""
+    lock = tmp_path / LOCK
+    lock.parent.mkdir()
+    lock.touch()
+    real = Store.names
+
+    def names(store: Store) -> list[str]:
+        found = real(store)
+        lock.unlink(missing_ok=True)
+        return found
+
+    monkeypatch.setattr(Store, "names", names)
+    assert generate(Shift.make(length=16), tmp_path, samples=20).counts["train"] == 18
