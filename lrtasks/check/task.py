@@ -19,6 +19,7 @@ import numpy as np
 
 from lrtasks.check import BrokenContractError, collect
 from lrtasks.errors import UsageError
+from lrtasks.evaluation.scoring import Scorer
 from lrtasks.generators import randomness
 from lrtasks.generators.base import SPLITS, Split, Task, make, misdeclared, mislabelled, stack
 from lrtasks.registry import malformed
@@ -321,6 +322,18 @@ def _slices(probe: _Probe) -> Iterator[str]:
     yield from mislabelled(slices, batch.y.shape)
 
 
+def _scores(probe: _Probe) -> None:
+    """Check that derived scores, if there are any, can be recorded; a baseline makes the predictions."""
+    if type(probe.task).derived_scores is Task.derived_scores:
+        return
+    batch = probe.batch(range(OVERLAP_SAMPLES), "test")
+    for baseline in probe.task.checked_baselines().values():
+        baseline.fit([batch])
+        scorer = Scorer(probe.task)
+        scorer.update(baseline.predict(batch), batch)
+        scorer.scores()
+
+
 def _views(probe: _Probe) -> Iterator[str]:
     """Check text, duplicate key, image shape, and that further tests have the widths of the task."""
     task, batch = probe.task, probe.batch()
@@ -355,7 +368,7 @@ def _answers(probe: _Probe) -> None:
 _STAGES = (
     (_declaration,),
     (_batches,),
-    (_independence, _streams, _baselines, _slices, _views, _answers),
+    (_independence, _streams, _baselines, _slices, _scores, _views, _answers),
     (_process,),
 )
 """Checks in stages: a stage runs only if the ones before it found no problem."""

@@ -14,7 +14,7 @@ from typer import Argument, Context, Option
 
 from lrtasks.cli import options
 from lrtasks.errors import UsageError, require_known, unknown
-from lrtasks.registry import split_preset
+from lrtasks.registry import own_source, split_preset
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -260,16 +260,25 @@ def _chosen(runs: pd.DataFrame, models: str, tasks: str) -> pd.DataFrame:
 
 
 def _of_tasks(runs: pd.DataFrame, tasks: str) -> pd.DataFrame:
-    """Return the runs of the chosen tasks."""
+    """Return the runs of the chosen tasks.
+
+    After an edit, ``FILE.py:NAME`` means the runs of the file's present content, if there are any.
+    """
     from lrtasks.generators.base import make, registry
     from lrtasks.results.profile import budgets_on
 
     kept = runs["task"].isin(())
     for word in tasks.split(","):
         address, preset = split_preset(word)
-        name = registry.get(address).name if ":" in address else address
+        kind = registry.get(address) if ":" in address else None
+        name = kind.name if kind else address
         require_known("task", name, set(runs["task"]))
         found = runs["task"] == name
+        if kind:  # two files may use one name
+            source = own_source(kind)
+            sources = runs["setup"].map(lambda setup: json.loads(setup).get("source"))
+            present = found & (sources == source)
+            found = present if present.any() else found
         if preset and ":" not in address and address not in registry.names():
             raise UsageError(f"for a preset of your own task, write FILE.py:{word}, found {word!r}")
         if preset:

@@ -73,7 +73,8 @@ def table_header(plan: Manifest, task: Task) -> bytes:
 
 def listed_images(index: bytes) -> list[tuple[str, str]]:
     """Return name and SHA-256 of every image in the content of an ``index.csv``."""
-    header, *rows = csv.reader(index.decode().splitlines())
+    csv.field_size_limit(2**31 - 1)
+    header, *rows = csv.reader(io.StringIO(index.decode(), newline=""))  # splitlines would break a text in two
     places = [place for place, name in enumerate(header) if name.endswith(_SHA256)]
     return [(row[place - 1], row[place]) for row in rows for place in places]
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import pickle
+import textwrap
 import zipfile
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,26 @@ def save(path: Path, state: dict[str, Any]) -> None:
     buffer = io.BytesIO()
     torch.save(state, buffer)
     write_atomically(path, buffer.getbuffer())
+
+
+def require_readable(state: Mapping[str, Any]) -> None:
+    """Raise :class:`UsageError` if :func:`load` could not read the extra state of a model's ``state_dict()`` again."""
+    for name, value in state.items():
+        if isinstance(value, torch.Tensor):
+            continue
+        try:
+            buffer = io.BytesIO()
+            torch.save(value, buffer)
+            torch.load(io.BytesIO(buffer.getvalue()), weights_only=True)
+        except Exception:  # of the user's objects
+            kinds = "get_extra_state may return tensors, numbers, strings, or lists or dictionaries of them"
+            raise UsageError(f"a checkpoint cannot hold {name} of the model: {kinds}") from None
+
+
+def misfit(error: Exception) -> str:
+    """Return the reason why a model does not take a stored state; torch writes it below a title."""
+    lines = str(error).splitlines()
+    return textwrap.shorten(lines[1], 300) if len(lines) > 1 else first_line(error)
 
 
 def load(path: Path) -> dict[str, Any]:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from lrtasks.budget import Budget
-from lrtasks.errors import UsageError, first_line
+from lrtasks.errors import UsageError
 from lrtasks.evaluation import checkpoint
 from lrtasks.evaluation.batches import Loaded, Replay, Streams, load
 from lrtasks.evaluation.environment import flushed_denormals
@@ -107,6 +107,7 @@ def train(
             raise
         must = "import lightning_fabric before torch.compile, or pass the model itself"
         raise UsageError(f"the model was compiled in an unknown way: {must}") from error
+    checkpoint.require_readable(model.state_dict())
     state = _resume(folder / CHECKPOINT, model, optimiser, budget, digest)
     report(state)
     last = state.step if _solved(state, config, floor) else budget.steps
@@ -301,7 +302,9 @@ def _hidden_state(model: nn.Module) -> dict[str, Tensor]:
             path = f"{prefix}.{name}".lstrip(".")
             if isinstance(value, Tensor):
                 if value.grad_fn is None and value.layout == torch.strided and path not in kept:
-                    found[path] = value.detach().resolve_conj().resolve_neg().flatten().view(torch.uint8).clone()
+                    plain = value.detach().resolve_conj().resolve_neg().flatten()
+                    # a column of a matrix has gaps between its numbers, which its bytes must not have
+                    found[path] = plain.clone(memory_format=torch.contiguous_format).view(torch.uint8)
             elif isinstance(value, (bool, int, float, str)) and name != "training":
                 found[path] = torch.tensor([*repr(value).encode()], dtype=torch.uint8)
     return found
@@ -405,7 +408,7 @@ def _resume(path: Path, model: nn.Module, optimiser: torch.optim.Optimizer, budg
             if type(found := getattr(state, name)) is not type(default):
                 raise TypeError(f"{name} is {found!r}")
     except (KeyError, TypeError, RuntimeError, ValueError) as error:
-        raise UsageError(f"{path} does not fit this run ({first_line(error)}); {again}") from None
+        raise UsageError(f"{path} does not fit this run ({checkpoint.misfit(error)}); {again}") from None
     if not 0 < state.step <= budget.steps:
         raise UsageError(f"{path} is at step {state.step} of {budget.steps}; {again}")
     return state

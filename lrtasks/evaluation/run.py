@@ -27,7 +27,7 @@ from lrtasks.evaluation.batches import Replay, Streams, check_batch, make_stream
 from lrtasks.evaluation.causality import uses_future
 from lrtasks.evaluation.further_tests import FurtherTest, further_tests, note_summary, score_further
 from lrtasks.evaluation.scoring import BASELINE_BATCHES, fitted_baselines, score_baselines
-from lrtasks.evaluation.trackers import Trackers, track_finished, tracker_names
+from lrtasks.evaluation.trackers import Trackers, remove_others, track_finished, tracker_names
 from lrtasks.files import held, make_folder, refuse_links, remove_empty, remove_partials
 from lrtasks.generators.base import Task, registry, share_among
 from lrtasks.generators.baselines import Baseline
@@ -229,7 +229,7 @@ def _load_weights(model: nn.Module, folder: Path) -> None:
     try:
         model.load_state_dict(weights["model"])
     except (KeyError, RuntimeError) as error:
-        raise UsageError(f"{folder / loop.WEIGHTS} does not fit the model ({first_line(error)})") from None
+        raise UsageError(f"{folder / loop.WEIGHTS} does not fit the model ({checkpoint.misfit(error)})") from None
 
 
 @dataclass
@@ -255,7 +255,7 @@ class _Run:
         self.replaces = overwrite and (self.folder / FILE).exists()
         if overwrite and self.writes and not self._is_interrupted():
             (self.folder / loop.CHECKPOINT).unlink(missing_ok=True)
-        self.anew = not (self.folder / loop.CHECKPOINT).exists()
+        self.anew, self.wrote = not (self.folder / loop.CHECKPOINT).exists(), False
         self.record = self.config.record()
         self.record.digest = self.digest
         self.record.environment = environment.describe_environment()
@@ -405,7 +405,13 @@ class _Run:
                 self._write()
 
     def _write(self) -> None:
-        """Write the record. The first record of a new run removes the weights and figures of an earlier one."""
+        """Write the record. The first record of a new run removes the weights and figures of an earlier one.
+
+        The first record of this process removes the files of trackers that do not follow it.
+        """
+        if not self.wrote:
+            self.wrote = True
+            remove_others(self.tracked, self.folder)
         if self.anew:
             self.anew, drawn = False, self.folder / ANALYSIS
             figures = [] if drawn.is_symlink() else drawn.glob("*.png")

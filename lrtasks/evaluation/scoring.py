@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -86,11 +87,25 @@ class Scorer:
         for name, rows in self._samples.items():
             scores[name] = float(np.nanmean(np.concatenate(rows)))
         if self._groups is not None:
-            derived = self._task.derived_scores(scores, self.slices())
-            for name in (name for name in derived if name in scores):
-                raise UsageError(f"{self._task.name}: derived_scores() must not replace the score {name!r}; rename it")
-            scores |= derived
+            scores |= self._derived(scores)
         return scores
+
+    def _derived(self, scores: Mapping[str, float]) -> dict[str, Any]:
+        """Return the derived scores as plain numbers, which a record can hold.
+
+        Raises:
+            UsageError: if the result is not a dictionary of numbers by name, or replaces a score.
+        """
+        derived: object = self._task.derived_scores(scores, self.slices())
+        must = f"{self._task.name}: derived_scores() must"
+        if not isinstance(derived, Mapping):
+            raise UsageError(f"{must} return a dictionary of numbers by name, found {derived!r}")
+        for name, value in derived.items():
+            if name in scores:
+                raise UsageError(f"{must} not replace the score {name!r}; rename it")
+            if not isinstance(name, str) or not isinstance(value, Real | None):
+                raise UsageError(f"{must} return a dictionary of numbers by name, found {value!r} for {name!r}")
+        return {name: value if value is None else float(value) for name, value in derived.items()}
 
     def error(self) -> float | None:
         """Return the bootstrap standard error of the headline score over samples, or ``None`` if it is not finite.

@@ -95,6 +95,13 @@ def track_finished(names: Iterable[str], folder: Path, record: RunRecord) -> Non
         Trackers(missing, folder, record).finish(record)
 
 
+def remove_others(names: Iterable[str], folder: Path) -> None:
+    """Remove the files of all trackers but ``names``: they are of an earlier run, or of a part of this one."""
+    for name in PACKAGES:
+        if name not in names and not (folder / name).is_symlink():
+            shutil.rmtree(folder / name, ignore_errors=True)
+
+
 def _logger(place: Path, record: RunRecord) -> Any:
     from pytorch_lightning import loggers
 

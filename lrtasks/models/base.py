@@ -14,11 +14,13 @@ import json
 import math
 import numbers
 import operator
+import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
@@ -279,26 +281,59 @@ def recompute_blocks(model: nn.Module) -> None:
 def recomputed(block: nn.Module, by: Callable[..., Any], *given: Any) -> Any:
     """Return ``by(block, *given)``, and recompute it in the backward pass.
 
-    The second computation starts from a copy of the original buffers and leaves the current ones unchanged. So each
-    batch changes the counts and averages in the block's buffers only once.
+    The second computation starts from the original buffers, numbers and strings of the block's modules, and leaves the
+    current ones unchanged. So each batch changes the block's counts and averages only once. The second computation also
+    draws the same random numbers from NumPy and Python's ``random`` (``checkpoint`` does this for torch).
     """
-    buffers = list(block.buffers())
-    before = [buffer.clone() for buffer in buffers]
+    before = _Around(block)
 
     @contextmanager
     def as_before() -> Iterator[None]:
-        after = [buffer.clone() for buffer in buffers]
-        put(before)
+        after = _Around(block)
+        before.restore()
         try:
             yield
         finally:
-            put(after)
-
-    def put(values: list[Tensor]) -> None:
-        for buffer, value in zip(buffers, values, strict=True):
-            buffer.data.copy_(value)
+            after.restore()
 
     return checkpoint(by, block, *given, use_reentrant=False, context_fn=lambda: (nullcontext(), as_before()))
+
+
+@dataclasses.dataclass
+class _Around:
+    """The state around a forward pass of ``block``, with a copy of each buffer.
+
+    It consists of buffers, of attributes that are numbers or strings, and of the generators of Python and NumPy.
+    """
+
+    block: dataclasses.InitVar[nn.Module]
+
+    def __post_init__(self, block: nn.Module) -> None:
+        self.buffers = [
+            (module._buffers, name, value, value.clone())
+            for module in block.modules()
+            for name, value in module.named_buffers(recurse=False)
+        ]
+        self.plain = [
+            (
+                vars(module),
+                {name: value for name, value in vars(module).items() if isinstance(value, (int, float, str))},
+            )
+            for module in block.modules()
+        ]
+        self.python, self.numpy = random.getstate(), np.random.get_state()
+
+    def restore(self) -> None:
+        """Restore the state: a forward pass may replace a buffer, or change it in place."""
+        for held, name, buffer, value in self.buffers:
+            strides = buffer.stride() if buffer.layout == torch.strided else ()
+            if 0 not in strides or buffer.numel() < 2:  # an expanded buffer cannot be written to: it has not changed
+                buffer.data.copy_(value)
+            held[name] = buffer
+        for attributes, values in self.plain:
+            attributes.update(values)
+        random.setstate(self.python)
+        np.random.set_state(self.numpy)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -417,7 +452,7 @@ def parameter_options(model: nn.Module) -> dict[int, dict[str, Any]]:
     """
     declared: dict[int, dict[str, Any]] = {}
     for module, title, options in _reported(model, "parameter_options"):
-        own = dict(model.get_submodule(module).named_parameters())
+        own = dict(model.get_submodule(module).named_parameters(remove_duplicate=False))  # tied ones, too
         for name, option in options.items():
             if name not in own:
                 raise UsageError(f"{title} names {name!r}, which it does not have; it has: {', '.join(own) or 'none'}")

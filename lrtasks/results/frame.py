@@ -106,7 +106,7 @@ def read_frame(folders: Sequence[Path]) -> tuple[pd.DataFrame, list[str]]:
     joined = frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True)
     if len(frames) > 1:  # columns that a frame lacks
         texts = joined.select_dtypes(object)
-        joined = joined.assign(**texts.where(texts.notna(), None))
+        joined = joined.assign(**texts.where(texts.notna(), None)).copy()  # pandas warns of many single columns
     return joined[~joined.duplicated(OUTCOME)], problems
 
 

@@ -25,6 +25,7 @@ from lrtasks.files import write_output
 from lrtasks.generators.base import GROUPS, Task
 from lrtasks.generators.fingerprint import FINGERPRINT, SCORED_ON
 from lrtasks.metrics import TEST_SOLVED
+from lrtasks.registry import own_source
 from lrtasks.results.compare import by_column
 from lrtasks.results.formats import TextTable, number, render
 from lrtasks.results.settings import Settings, key, labels, owned, settings_in, without_none
@@ -349,6 +350,7 @@ def _compared(budget: Settings) -> Settings:
 
 def budgets_on(runs: pd.DataFrame, task: Task) -> pd.Series:
     """Return the shared budgets, as JSON, of the runs that are on ``task`` and did not use a stored dataset."""
+    source = own_source(type(task))  # two files may use one name
     # an old record lacks parameters that were added to the task later
     defaults = {entry["name"]: entry["default"] for entry in task.describe_parameters()}
 
@@ -356,6 +358,7 @@ def budgets_on(runs: pd.DataFrame, task: Task) -> pd.Series:
         setup = json.loads(text)
         shared = {name: setup.pop(name) for name in SHARED_BUDGET if name in setup}
         same = key(without_none({**defaults, **owned("task ", setup)})) == key(without_none(task.parameters()))
-        return key(shared) if same and setup["version"] == task.version and "data" not in setup else None
+        same = same and (setup["version"], setup.get("source")) == (task.version, source)
+        return key(shared) if same and "data" not in setup else None
 
     return runs.loc[runs["task"] == task.name, "setup"].map(budget).dropna()

@@ -90,6 +90,7 @@ def expand(
     grid: Iterable[Mapping[str, Any]] = ({},),
     settings: Mapping[str, Any] | None = None,
     options: Iterable[str] = (),
+    others: Iterable[str] = (),
 ) -> Suite:
     """Make a run for each combination of models, tasks, grid points and seeds.
 
@@ -99,24 +100,26 @@ def expand(
         grid: settings that vary, one mapping per point (a sweep over lengths: ``{"length": 1024}``, ...).
         settings: settings of every run; ``LABEL.NAME`` applies only to models with this label.
         options: other names that the user could have meant by an unknown setting, for a hint.
+        others: other models of the same suite, which may have settings ``LABEL.NAME``, too.
 
     Raises:
         UsageError: if no run is possible at a point of the grid, or no run of a model that has its own setting. The
             reason is often a misspelt setting.
     """
     suite, seeds, chosen_models, points = Suite(), list(seeds), list(chosen_models), list(grid)
+    every = [*chosen_models, *others]
     seen: set[str] = set()
     refused: dict[tuple[int, str | None], str] = {}
     possible: set[tuple[int, str | None]] = set()
     for task, (place, point), model in itertools.product(list(chosen_tasks), enumerate(points), chosen_models):
         given = {**(settings or {}), **point}
-        belongs = {name: labelled(name, chosen_models) for name in given}
+        belongs = {name: labelled(name, every) for name in given}
         own = {name: value for name, value in given.items() if not belongs[name] or model in belongs[name]}
         this = repr((task, model, sorted(own.items())))
         if this in seen and own != given:  # the grid varies a setting of another model
             continue
         seen.add(this)
-        key = place, model if any(model in others for others in belongs.values()) else None
+        key = place, model if any(model in own_to for own_to in belongs.values()) else None
         try:
             how: dict[str, Any] = {"preset": preset, "settings": own, "options": options}
             made = [RunConfig.make(task, model, seed=seed, **how) for seed in seeds]
@@ -190,15 +193,17 @@ def make_suite(content: Mapping[str, Any], settings: Mapping[str, Any], *, optio
     if "seeds" in content and not combined:
         raise UsageError("seeds belong to models and tasks, and the suite names neither; each run has its own seed")
     suite, grid = Suite(), dict[str, list[Any]]()
+    every = [model for single in singles if isinstance(model := single.get("model"), str)]
     if combined:
         chosen_models, tasks = models.registry.select(whole.models), generators.registry.select(whole.tasks)
+        every += chosen_models
         grid, fixed = split_grid(override(shared, settings))
         points = _points(grid, len(chosen_models) * len(tasks) * whole.seeds)
         how: dict[str, Any] = {"preset": whole.preset, "seeds": range(whole.seeds), "grid": points, "settings": fixed}
-        suite = expand(chosen_models, tasks, **how, options=options)
+        suite = expand(chosen_models, tasks, **how, options=options, others=every)
     for number, single in enumerate(singles, 1):
         try:
-            found, own_grid = _single(dict(single), whole.preset, shared, settings)
+            found, own_grid = _single(dict(single), whole.preset, shared, settings, every)
         except UsageError as error:
             raise UsageError(f"run {number}: {error}") from None
         suite.runs.extend(found)
@@ -265,17 +270,26 @@ def _points(grid: Mapping[str, list[Any]], runs: int = 1) -> list[dict[str, Any]
 
 
 def _single(
-    content: dict[str, Any], preset: str, shared: Mapping[str, Any], given: Mapping[str, Any]
+    content: dict[str, Any],
+    preset: str,
+    shared: Mapping[str, Any],
+    given: Mapping[str, Any],
+    chosen_models: Sequence[str],
 ) -> tuple[list[RunConfig], dict[str, list[Any]]]:
     """Return a single run, once for each point of its grid, and the grid.
+
+    A setting ``LABEL.NAME`` for every run does not apply to it if it belongs to another of the ``chosen_models``.
 
     Raises:
         UsageError: if a run is impossible (a combination would be skipped).
     """
-    settings = override(override(shared, _take_settings(content)), given)
+    own = _take_settings(content)
+    settings = override(override(shared, own), given)
     single = SingleRun.make(**content)
     for key in (key for key in ("model", "task") if key not in content):
         raise UsageError(f"{key} is missing")
+    belongs = {name: name not in own and labelled(name, chosen_models) for name in settings}
+    settings = {name: value for name, value in settings.items() if single.model in (belongs[name] or [single.model])}
     grid, fixed = split_grid(settings)
     how: dict[str, Any] = {"preset": single.preset or preset, "seed": single.seed}
     made = [RunConfig.make(single.task, single.model, settings={**fixed, **point}, **how) for point in _points(grid)]

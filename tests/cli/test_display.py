@@ -68,6 +68,27 @@ def test_several_seeds_share_a_cell(tmp_path: Path) -> None:
     assert summary(progress) == "1 done, 1 failed"
 
 
+def test_presets_values_and_files_of_one_name_have_cells_of_their_own(tmp_path: Path) -> None:
+    """Presets of one task, values of a model's setting, and models of two files whose name is the same."""
+    layer = "import torch\n\ndef Mine(d_model): return torch.nn.Linear(d_model, d_model)\n"
+    for name in ("a", "b[red]"):
+        (tmp_path / f"{name}.py").write_text(layer)
+    files = [f"{tmp_path / name}.py:Mine" for name in ("a", "b[red]")]
+    for runs, names in (
+        (configs(["word-problem", "word-problem@a5"], ["dlr"]), ["word-problem", "word-problem@a5"]),
+        (
+            [*configs(["shift"], ["dlr"], d_state=8), *configs(["shift"], ["dlr"], d_state=16)],
+            ["d_state=8", "d_state=16"],
+        ),
+        (configs(["shift"], files), files),
+    ):
+        progress = SuiteProgress(runs, tmp_path)
+        for number, score in enumerate((1.0, 0.2)):
+            progress.end(number, "done", record_of(runs[number], score))
+        lines = drawn(progress, 400)[1:3]
+        assert [line.split()[-2:] for line in lines] == [[names[0], "1.000"], [names[1], "0.200"]]
+
+
 @pytest.mark.parametrize("width", [80, 40, 20])
 def test_every_terminal_gets_a_table_that_fits(tmp_path: Path, width: int) -> None:
     runs = configs(["shift", "reverse", "cumsum", "cummax"], [*MODELS, "s4d", "sgconv", "hyena", "mega"])

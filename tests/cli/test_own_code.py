@@ -528,3 +528,30 @@ def test_bench_builds_an_own_layer_at_the_shared_width() -> None:
 def test_bench_measures_a_layer_whose_constructor_needs_values() -> None:
     case = make_cases(["mine.py:Rates"], [16], Settings(d_model=8, layers=1, repeats=1))[1]
     assert cost(case, "inference", False)["cpu_seconds"]
+
+
+def test_tasks_of_two_files_with_one_name_stay_apart(command: Command) -> None:
+    """Both runs have the same parameters and seed; a task in a table or a profile is the one of its file."""
+    for name in ("one", "two"):
+        Path(f"{name}.py").write_text(f"{CODE}\n# {name}\n")
+    tasks = ["one.py:Copy", "two.py:Copy"]
+    scores = {}
+    for task, score in zip(tasks, (0.9, 0.2), strict=True):
+        config = RunConfig.make(task, "dlr", settings={"lr": 1e-3})
+        record = config.record("done")
+        metric = record.task["metric"]
+        record.scores, record.baselines = {"test": {metric: score}}, {"guess": {metric: 0.0}}
+        record.model["count"], record.cost = 1, {"seconds_per_step": 0.01, "seconds": 1.0, "device": "cpu"}
+        folder = config.folder(Path("runs"))
+        folder.mkdir(parents=True)
+        record.write(folder)
+        scores[task] = score
+    for task, score in scores.items():
+        found = json.loads(command("table", "--tasks", task, "--json").out)
+        assert [cell["score"] for cell in found] == [score]
+    assert len(json.loads(command("table", "--tasks", "Copy", "--json").out)) == 2
+    profile = ("profile", "--model", "dlr", "--tasks", ",".join(tasks), "--lr", "1e-3", "--seeds", "1", "--json")
+    groups = json.loads(command(*profile).out)[0]["groups"].values()
+    assert {cell["instance"]: cell["scaled"] for group in groups for cell in group["cells"]} == scores
+    Path("one.py").write_text(f"{CODE}\n# edited\n")
+    assert len(json.loads(command("table", "--tasks", "one.py:Copy", "--json").out)) == 2  # no run of its content

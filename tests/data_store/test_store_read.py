@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import hashlib
 import json
@@ -351,6 +352,20 @@ def test_png_files_and_their_index(tmp_path: Path) -> None:
     assert verify(str(tmp_path)) == [f"{row['mask']} was changed: its SHA-256 is not the manifest's"]
     (tmp_path / "val" / "index.csv").unlink()
     assert verify(str(tmp_path)) == ["val/index.csv is missing"], "and nothing about the images that it lists"
+
+
+def test_an_index_may_hold_long_lists_and_texts_with_any_line_break(tmp_path: Path) -> None:
+    """Metadata of one value per pixel take more than 128 KiB, the limit of Python's reader of CSV."""
+
+    class Deep(Blot):
+        def sample(self, rng: np.random.Generator) -> Sample:
+            made = super().sample(rng)
+            depth = np.full((300, 300), 10)
+            return made._replace(meta={**(made.meta or {}), "depth": depth, "note": "two\u2028lines\x1cand\nmore"})
+
+    generate(Deep(), str(tmp_path), samples=3, split=(1, 0, 0), format="png", workers=1)
+    csv.field_size_limit(2**17)  # another test may have raised it
+    assert verify(str(tmp_path)) == []
 
 
 def test_an_index_that_names_files_outside_is_refused(tmp_path: Path) -> None:

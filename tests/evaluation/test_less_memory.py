@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import random
 import weakref
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from quick_runs import run
+from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from toys import Labels, Net
@@ -27,7 +30,7 @@ SHORT: dict[str, Any] = {"steps": 2, "eval_every": 2, "batch_size": 6, "val_batc
 SHORT |= {"test_lengths": ()}
 
 
-def weights(model: str, out: Path, task: Any, hyper: dict[str, Any], **budget: Any) -> dict[str, torch.Tensor]:
+def weights(model: Any, out: Path, task: Any, hyper: dict[str, Any], **budget: Any) -> dict[str, torch.Tensor]:
     """What a short run ends with."""
     record = run(model, out, task, hyper=hyper, budget={**SHORT, **budget})
     assert record.status == "done"
@@ -105,6 +108,36 @@ def test_blocks_that_are_computed_again_give_the_same_weights(
     hyper = {"layers": 2, **hyper}
     plain = weights(model, tmp_path / "plain", task, hyper)
     again = weights(model, tmp_path / "again", task, hyper, checkpoint_blocks=True)
+    assert all(torch.equal(again[name], value) for name, value in plain.items())
+
+
+class Wayward(nn.Module):
+    """Replaces buffers, counts calls, and draws from NumPy and Python; one buffer is an expanded tensor."""
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.calls = 0
+        self.maps = nn.ModuleList(nn.Linear(d_model, d_model) for _ in range(2))
+        self.register_buffer("size", torch.ones(()))
+        self.register_buffer("count", torch.zeros((), dtype=torch.long))
+        self.register_buffer("ones", torch.ones(1).expand(d_model), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.tanh(self.maps[random.randrange(2) if self.training else 0](x)) * self.ones
+        if self.training:
+            self.size = 0.9 * self.size + 0.1 * y.detach().abs().mean()
+            self.count = self.count + 1
+            self.calls += 1
+            y = y * (0.5 + np.random.random()) / self.calls
+        return y / self.size
+
+
+def test_a_users_mixer_that_is_computed_again_gives_the_same_weights(tmp_path: Path) -> None:
+    plain, again = (
+        weights(Wayward, tmp_path / str(flag), lrtasks.make("shift", length=16), {}, checkpoint_blocks=flag, steps=4)
+        for flag in (False, True)
+    )
+    assert plain["blocks.0.mixer.mixer.count"] == 4
     assert all(torch.equal(again[name], value) for name, value in plain.items())
 
 

@@ -87,6 +87,12 @@ def test_options_of_a_shared_parameter_hold_whatever_its_name() -> None:
     assert groups(model, make_optimiser(model, Budget(lr=0.1)))["first.weight"] == (1e-5, 0.0)
 
 
+def test_options_of_a_parameter_with_two_names_in_its_module() -> None:
+    model = Declaring({"tied": {"lr": 1e-5}})
+    model.tied = model.rest
+    assert groups(model, make_optimiser(model, Budget(lr=0.1)))["rest"] == (1e-5, 0.0)
+
+
 def test_a_factor_on_the_budgets_rate_of_a_parameter_inside() -> None:
     model = nn.Sequential(Declaring())
     model.parameter_options = lambda: {"0.rest": {"lr_factor": 2.0}}  # type: ignore[assignment]

@@ -224,6 +224,30 @@ def test_state_outside_the_state_dict_is_warned_of(tmp_path: Path) -> None:
     assert any("(calls)" in note for note in record.notes)
 
 
+def test_state_may_be_a_column_of_a_matrix(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    class WithColumns(Net):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            self.register_buffer("column", torch.rand(4, 2)[:, 0], persistent=False)
+            self.first, self.ones = torch.rand(4, 2)[:1, 0], torch.ones(1).expand(4)
+
+    assert run(WithColumns, tmp_path).status == "done"
+    assert not recwarn.list
+
+
+def test_extra_state_that_a_checkpoint_cannot_hold_is_refused_before_training(tmp_path: Path) -> None:
+    class WithArray(Net):
+        def get_extra_state(self) -> Any:
+            return {"array": np.zeros(2)}
+
+        def set_extra_state(self, state: Any) -> None:
+            pass
+
+    with pytest.raises(UsageError, match="a checkpoint cannot hold _extra_state of the model"):
+        run(WithArray, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
 def test_tables_that_do_not_change_are_no_state(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
     class WithTables(Net):
         def __init__(self, *arguments: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import warnings
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import torch
 from toys import Labels, Segments
 
 import lrtasks
+from lrtasks.check.task import check_task
 from lrtasks.errors import UsageError
 from lrtasks.evaluation.scoring import Scorer, baseline_scores
 from lrtasks.metrics import scaled_score
@@ -266,6 +268,35 @@ def test_a_derived_score_does_not_replace_the_main_one() -> None:
         scorer.update(prediction, batch)
     with pytest.raises(UsageError, match=r"derived_scores\(\) must not replace the score 'macro_f1'"):
         scorer.scores()
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [([1], r"numbers by name, found \[1\]"), ({"grade": "good"}, "found 'good' for 'grade'"), ({1: 2.0}, "2.0 for 1")],
+)
+def test_derived_scores_that_no_record_can_hold_are_refused(found: Any, message: str) -> None:
+    class Strange(Segments):
+        def derived_scores(self, scores: Any, slices: Any) -> Any:
+            return found
+
+    scorer = Scorer(Strange())
+    for prediction, batch in labelled(Segments(), 2):
+        scorer.update(prediction, batch)
+    with pytest.raises(UsageError, match=message):
+        scorer.scores()
+    with pytest.raises(UsageError, match=message):
+        check_task(Strange())
+
+
+def test_derived_scores_are_plain_numbers() -> None:
+    class Counting(Segments):
+        def derived_scores(self, scores: Any, slices: Any) -> Any:
+            return {"best": np.argmax([0, 1]), "none": None}
+
+    scorer = Scorer(Counting())
+    for prediction, batch in labelled(Segments(), 2):
+        scorer.update(prediction, batch)
+    assert json.loads(json.dumps(scorer.scores()))["best"] == 1
 
 
 def test_segmentation_is_broken_down_by_what_the_task_declares() -> None:

@@ -90,6 +90,29 @@ def test_a_finished_run_gets_the_trackers_it_lacks(tmp_path: Path) -> None:
     assert [step for step, _ in events(folder)["val/r2"]] == [4, 8, 12]
 
 
+def test_no_tracker_of_an_earlier_run_stays_beside_a_new_record(tmp_path: Path) -> None:
+    run(plain, tmp_path, trackers=FILES)
+    (folder,) = folders(tmp_path)
+    run(plain, tmp_path, overwrite=True, trackers="csv")
+    assert not (folder / "tensorboard").exists()
+    assert (folder / "csv").exists()
+    run(plain, tmp_path, overwrite=True)
+    assert not (folder / "csv").exists()
+    run(plain, tmp_path, trackers="csv")
+    assert (folder / "csv").exists()
+
+
+def test_a_run_resumed_without_its_tracker_keeps_no_part_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(loop, "_save", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+        run(plain, tmp_path / "broken", trackers="csv")
+    run(plain, tmp_path / "broken")
+    run(plain, tmp_path / "broken", trackers="csv")
+    run(plain, tmp_path / "unbroken", trackers="csv")
+    (broken,), (unbroken,) = folders(tmp_path / "broken"), folders(tmp_path / "unbroken")
+    assert rows(broken) == rows(unbroken)
+
+
 def test_an_impossible_run_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="output of forward in training must have shape"):
         run(misshapen, tmp_path, trackers=FILES)

@@ -237,7 +237,7 @@ def test_weights_of_another_model_are_refused(run: Path, tmp_path: Path) -> None
     record = read_record(run)
     record.model["parameters"]["d_state"] = 4
     record.write(tmp_path)
-    with pytest.raises(UsageError, match=r"weights\.pt does not fit the model"):
+    with pytest.raises(UsageError, match=r"weights\.pt does not fit the model \(size mismatch for blocks"):
         analysis.analyze(tmp_path, tmp_path / "analysis")
 
 

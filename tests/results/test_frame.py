@@ -108,6 +108,16 @@ def test_copies_are_one_run_and_keep_the_place_of_the_first() -> None:
     assert list(runs.index) == [0, 2, 3]
 
 
+@pytest.mark.filterwarnings("error::pandas.errors.PerformanceWarning")
+def test_many_columns_of_several_frames_give_no_warning(tmp_path: Path, command: Callable[..., Any]) -> None:
+    for seed in range(2):
+        folder = tmp_path / "runs" / str(seed)
+        folder.mkdir(parents=True)
+        made(seed=seed, hyper={f"size{seed}{name}": "x" for name in range(100)}).write(folder)
+    assert command("table", "runs", "--frame", "runs.parquet").code == 0
+    assert command("table", "runs", "runs.parquet").out == command("table", "runs").out
+
+
 def test_a_frame_can_be_written_and_read_again(tmp_path: Path, command: Callable[..., Any]) -> None:
     records = [
         made(score=0.6, budget={"train_samples": 64}),

@@ -107,6 +107,19 @@ settings = { kernel = "prod", steps = 6 }
     assert what(both) == [("dss", "mips", "paper", 0), *expected]
 
 
+def test_a_setting_of_one_model_does_not_reach_the_runs_of_others(tmp_path: Path) -> None:
+    text = 'tasks = ["shift"]\nmodels = ["dlr"]\nsettings = { "dlr.d_state" = 8, "s4d.d_state" = "8,16" }\n'
+    single = '[[runs]]\nmodel = "{}"\ntask = "cumsum"\n'
+    suite = read(tmp_path, text + single.format("s4d") + single.format("attention"), **{"s4d.start": "lin"})
+    assert [(run.model.name, {**run.settings}) for run in suite.runs] == [
+        ("dlr", {"model.d_state": 8}),
+        *(("s4d", {"model.d_state": size, "model.start": "lin"}) for size in (8, 16)),
+        ("attention", {}),
+    ]
+    with pytest.raises(UsageError, match=r"run 1: s4d has no parameter 'dlr.d_state'"):  # its own setting is a mistake
+        read(tmp_path, text + single.format("s4d") + 'settings = { "dlr.d_state" = 8 }')
+
+
 def test_a_grid_reaches_single_runs(tmp_path: Path) -> None:
     text = 'models = ["dss"]\ntasks = ["shift"]\n[[runs]]\nmodel = "dlr"\ntask = "cumsum"\nseed = 7\n'
     suite = read(tmp_path, text, length="16,32", lr=0.1)
