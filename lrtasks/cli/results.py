@@ -14,7 +14,7 @@ from typer import Argument, Context, Option
 
 from lrtasks.cli import options
 from lrtasks.errors import UsageError, require_known, unknown
-from lrtasks.registry import own_source, split_preset
+from lrtasks.registry import split_preset
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -265,7 +265,7 @@ def _of_tasks(runs: pd.DataFrame, tasks: str) -> pd.DataFrame:
     After an edit, ``FILE.py:NAME`` means the runs of the file's present content, if there are any.
     """
     from lrtasks.generators.base import make, registry
-    from lrtasks.results.profile import budgets_on
+    from lrtasks.results.profile import budgets_on, has_source
 
     kept = runs["task"].isin(())
     for word in tasks.split(","):
@@ -274,15 +274,12 @@ def _of_tasks(runs: pd.DataFrame, tasks: str) -> pd.DataFrame:
         name = kind.name if kind else address
         require_known("task", name, set(runs["task"]))
         found = runs["task"] == name
-        if kind:  # two files may use one name
-            source = own_source(kind)
-            sources = runs["setup"].map(lambda setup: json.loads(setup).get("source"))
-            present = found & (sources == source)
-            found = present if present.any() else found
+        if kind and (present := found & has_source(runs, kind)).any():
+            found = present
         if preset and ":" not in address and address not in registry.names():
             raise UsageError(f"for a preset of your own task, write FILE.py:{word}, found {word!r}")
         if preset:
-            found = runs.index.isin(budgets_on(runs, make(address, preset=preset)).index)
+            found &= runs.index.isin(budgets_on(runs, make(address, preset=preset)).index)
         if not found.any():
             raise UsageError(f"no run on {name} has the parameters of preset {preset}")
         kept |= found

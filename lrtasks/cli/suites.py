@@ -136,7 +136,8 @@ def sweep(
 
     def show(selected: Sequence[str], configs: Sequence[RunConfig], records: Sequence[RunRecord]) -> None:
         runs.print_runs(records, by_length=True)
-        for name in (name for name in wanted.varied if name not in selected):
+        # dlr.d_state and s4d.d_state are one setting of two models
+        for name in dict.fromkeys(name.split(".")[-1] for name in wanted.varied if name not in selected):
             runs.print_solved(name, configs, records, solved)
 
     return runs.execute(wanted, show=None if how["as_json"] else show, **how)

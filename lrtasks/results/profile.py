@@ -163,7 +163,8 @@ def make_profile(
     for name, task in tasks.items():
         group = next((group for group, names in FINGERPRINT.items() if name in names), type(task).group)
         counts.setdefault(group, set()).add(name)
-        on = budgets_on(ended, task)
+        own = ended[ended["task"] == task.name]
+        on = budgets_on(own[has_source(own, type(task))], task)
         counted = Counter(on)
         equal = [budget for budget in counted if _compared(json.loads(budget)) == wanted.get(name)]
         chosen = max(equal or ([] if strict else counted), key=counted.__getitem__, default="")
@@ -291,7 +292,9 @@ def save_profiles(found: Sequence[tuple[Profile, Sequence[Profile]]], path: Path
         save(figure, path)
         return
     drawing = encode(figure, ".svg").decode()
-    page = "\n".join(render("html", tables(*pair), notes(*pair)) for pair in found)
+    head = render("html")
+    parts = [render("html", tables(*pair), notes(*pair)).removeprefix(f"{head}\n") for pair in found]
+    page = "\n".join([head, *parts])
     box = '<div class="wide">'
     page = page.replace(box, f"{box}{drawing[drawing.index('<svg') :]}</div>\n{box}", 1)
     write_output(path, page.encode(errors="replace"))
@@ -348,9 +351,14 @@ def _compared(budget: Settings) -> Settings:
     return {name: value for name, value in budget.items() if name not in MAY_DIFFER}
 
 
+def has_source(runs: pd.DataFrame, kind: type[Task]) -> pd.Series:
+    """Return whether the task of each run has the source of ``kind``: two files may use one name."""
+    source = own_source(kind)
+    return runs["setup"].map(lambda setup: json.loads(setup).get("source") == source).astype(bool)
+
+
 def budgets_on(runs: pd.DataFrame, task: Task) -> pd.Series:
     """Return the shared budgets, as JSON, of the runs that are on ``task`` and did not use a stored dataset."""
-    source = own_source(type(task))  # two files may use one name
     # an old record lacks parameters that were added to the task later
     defaults = {entry["name"]: entry["default"] for entry in task.describe_parameters()}
 
@@ -358,7 +366,6 @@ def budgets_on(runs: pd.DataFrame, task: Task) -> pd.Series:
         setup = json.loads(text)
         shared = {name: setup.pop(name) for name in SHARED_BUDGET if name in setup}
         same = key(without_none({**defaults, **owned("task ", setup)})) == key(without_none(task.parameters()))
-        same = same and (setup["version"], setup.get("source")) == (task.version, source)
-        return key(shared) if same and "data" not in setup else None
+        return key(shared) if same and setup["version"] == task.version and "data" not in setup else None
 
     return runs.loc[runs["task"] == task.name, "setup"].map(budget).dropna()

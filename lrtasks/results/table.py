@@ -35,9 +35,9 @@ ENTRY = (
     *("tests", "generalisation_length", "steps_to_solve", "samples_to_solve", "batch_mean", "batch_std"),
     *("seeds", "statuses", "floor", "floor_name"),
     *("paper", "paper_source", "paper_where", "paper_differs", "parameter_count", "state_bytes"),
-    *("seconds_per_step", "devices"),
+    *("seconds_per_step", "devices", "row", "column"),
 )
-"""Fields of a cell in CSV and JSON."""
+"""Fields of a cell in CSV and JSON; ``row`` and ``column`` are the labels of task and model in the table."""
 PAPER = ["paper", "paper_source", "paper_where", "paper_differs"]
 REACHED: dict[str, tuple[float, Literal["lower", "higher"]]] = {
     "generalisation_length": (0, "lower"),

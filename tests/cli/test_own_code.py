@@ -549,7 +549,8 @@ def test_tasks_of_two_files_with_one_name_stay_apart(command: Command) -> None:
     for task, score in scores.items():
         found = json.loads(command("table", "--tasks", task, "--json").out)
         assert [cell["score"] for cell in found] == [score]
-    assert len(json.loads(command("table", "--tasks", "Copy", "--json").out)) == 2
+    both = json.loads(command("table", "--tasks", "Copy", "--json").out)
+    assert {cell["row"] for cell in both} == {f"Copy (source={file_digest(Path(task[:6]))[:8]})" for task in tasks}
     profile = ("profile", "--model", "dlr", "--tasks", ",".join(tasks), "--lr", "1e-3", "--seeds", "1", "--json")
     groups = json.loads(command(*profile).out)[0]["groups"].values()
     assert {cell["instance"]: cell["scaled"] for group in groups for cell in group["cells"]} == scores

@@ -144,6 +144,13 @@ def test_a_profile_takes_one_size_of_a_task(command: Command, pretend: Pretend, 
     assert said.err == "lrtasks: a profile takes one value of length, found several\n"
 
 
+def test_a_setting_that_two_models_vary_is_summed_up_once(command: Command, pretend: Pretend) -> None:
+    sizes = ("--set", "dlr.d_state=8,16", "--set", "s4d.d_state=4,8")
+    said = command("sweep", "--task", "shift", "--models", "dlr,s4d", *sizes)
+    assert (len(pretend.jobs), said.out.count("largest d_state with")) == (4, 1)
+    assert said.out.endswith("  dlr: 16\n  s4d: 8\n")
+
+
 def test_a_sweep_over_words_lists_those_that_are_solved(command: Command, pretend: Pretend) -> None:
     said = command("sweep", "--task", "shift", "--models", "dlr", "--kernel", "real,prod")
     assert (said.code, len(pretend.jobs)) == (0, 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,16 @@ from made_records import framed
 import lrtasks
 from lrtasks.generators import Task
 from lrtasks.results import RunRecord
-from lrtasks.results.profile import Profile, draw_profile, make_profile, nearest, notes, published_profiles, tables
+from lrtasks.results.profile import (
+    Profile,
+    draw_profile,
+    make_profile,
+    nearest,
+    notes,
+    published_profiles,
+    save_profiles,
+    tables,
+)
 from lrtasks.run_config import RunConfig
 
 NAMES = ("cumsum", "cummax", "shift", "flip-flop", "compression")
@@ -192,3 +202,11 @@ def test_every_profile_has_its_panel() -> None:
     assert lines and not any(line.get_visible() for line in lines), "a line would cross the numbers"
     first, second = (panel.title.get_window_extent() for panel in figure.axes)
     assert not first.overlaps(second)
+
+
+def test_profiles_of_several_models_are_one_page(tmp_path: Path) -> None:
+    made = [profile(record("cumsum", score)) for score in (0.2, 0.9)]
+    save_profiles([(one, []) for one in made], tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert (page.count("<!doctype"), page.count("<title>"), page.count("<svg"), page.count("<table>")) == (1, 1, 1, 2)
+    assert page.startswith("<!doctype") and page.index("<svg") < page.index("<table>")
