@@ -372,7 +372,7 @@ def _with_imported(path: Path, read: Callable[[Path], bytes] = Path.read_bytes) 
     return contents
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.cache
 def _imports(content: bytes) -> list[tuple[int, tuple[str, ...]]]:
     """Return the level (number of leading dots) and the words of each name that a file imports."""
     found = set[tuple[int, str]]()
@@ -388,9 +388,10 @@ def _imports(content: bytes) -> list[tuple[int, tuple[str, ...]]]:
 def _places(path: Path, file: Path, level: int, words: Sequence[str]) -> list[Path]:
     """Return the files in the folder or package of ``path`` that an import of ``words`` by ``file`` executes.
 
-    Packages that are installed next to that of ``path``, and this package, are left out.
+    Packages that are installed next to that of ``path``, and this package, are left out. If the package of ``path`` is
+    installed itself, only its folder counts: such packages are large and seldom edited.
     """
-    folder = path.parent
+    folder, installed = path.parent, not _INSTALLED.isdisjoint(path.parts)
     if level:
         bases = list(file.parents[level - 1 : level])
     elif words[0] == "lrtasks":
@@ -404,7 +405,7 @@ def _places(path: Path, file: Path, level: int, words: Sequence[str]) -> list[Pa
             place = base.joinpath(*words[:end])
             places += [place.with_name(f"{place.name}.py"), place / "__init__.py"]
         if found := [place for place in places if os.path.isfile(place)]:  # noqa: PTH113 - false without permission
-            return found
+            return [place for place in found if not installed or place.parent == folder]
     return []
 
 

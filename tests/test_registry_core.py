@@ -291,6 +291,21 @@ def test_a_partial_of_a_module_keeps_the_digest_of_the_code_that_runs(
     assert model_factory("moded:Partial").source == before
 
 
+def test_the_digest_of_an_installed_file_covers_its_folder_only(tmp_path: Path) -> None:
+    """A package like torch has thousands of files."""
+    package = tmp_path / "site-packages" / "large"
+    for name in ("__init__.py", "nn/__init__.py", "nn/near.py", "core.py"):
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        (package / name).touch()
+    main = package / "nn" / "main.py"
+    main.write_text("from large import core\nfrom .near import a\nfrom large.nn import near")
+    before = file_digest(main)
+    (package / "core.py").write_text("a = 1")
+    assert file_digest(main) == before
+    (package / "nn" / "near.py").write_text("a = 1")
+    assert file_digest(main) != before
+
+
 def test_the_digest_covers_a_package_without_init_files(tmp_path: Path) -> None:
     main, helper = tmp_path / "lab" / "own" / "main.py", tmp_path / "lab" / "beside" / "helper.py"
     for file, text in ((main, "from lab.beside.helper import a"), (helper, "a = 1")):
