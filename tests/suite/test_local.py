@@ -140,7 +140,7 @@ def test_a_hanging_run_is_cut_off_with_its_children(
     monkeypatch.setattr(processes, "time", SimpleNamespace(monotonic=clock))
     hanging = config("hanging", healthy=5)
     records = run_suite([hanging, config("attention")], tmp_path, time_limit=900, device="cpu")
-    assert [record.status for record in records] == ["failed", "done"]
+    assert [record.status for record in records] == ["failed", "done"], records[0].notes
     assert records[0].notes[-1] == "stopped at its time limit of 900 s"
     paused.wait_for(lambda: has_ended(int(child.read_text())))
     assert (hanging.folder(tmp_path) / "checkpoint.pt").exists()
