@@ -35,6 +35,10 @@ began. No record is written for such runs.
 """
 
 
+SECONDS_TO_END = 2.0
+"""Seconds that the system may need to end the processes of a run that was killed; until then, they hold its lock."""
+
+
 class SuiteProgress:
     """The state of a running suite, for a display.
 
@@ -200,7 +204,7 @@ def _settle(run: RunConfig, folder: Path, failure: Failure | None) -> tuple[str,
         return REFUSED, run.record(REFUSED, [f"{reason}; {edited}"])
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with held(folder / LOCK, f"the run in {folder}"):
+        with held(folder / LOCK, f"the run in {folder}", patience=SECONDS_TO_END):
             status, record = look(run, folder)
             if record is None:
                 status, record = "failed", read_record(folder) if (folder / FILE).exists() else run.record()
