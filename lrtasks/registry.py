@@ -281,9 +281,9 @@ def load_object(address: str, kind: str) -> Any:
 
 
 _NOTED: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
-"""Digests of the classes and functions that :func:`load_object` found in a file, when it found them first.
+"""Digests of the classes and functions that :func:`load_object` found in files, from the first time.
 
-The files that such an object uses may be imported again later; the object keeps the earlier ones.
+The modules that such an object uses may be imported again after an edit; the object keeps the earlier ones.
 """
 
 _CONTENTS: dict[tuple[int, Path], tuple[Any, bytes]] = {}
@@ -388,8 +388,8 @@ def _imports(content: bytes) -> list[tuple[int, tuple[str, ...]]]:
 def _places(path: Path, file: Path, level: int, words: Sequence[str]) -> list[Path]:
     """Return the files in the folder or package of ``path`` that an import of ``words`` by ``file`` executes.
 
-    Packages that are installed next to that of ``path``, and this package, are left out. If the package of ``path`` is
-    installed itself, only its folder counts: such packages are large and seldom edited.
+    Packages that are installed next to that of ``path``, and this package, are left out. If ``path`` itself is in an
+    installed package, only the files of its own folder count: such packages are large and seldom edited.
     """
     folder, installed = path.parent, not _INSTALLED.isdisjoint(path.parts)
     if level:

@@ -185,10 +185,10 @@ def test_the_digest_of_a_file_covers_the_files_of_its_folder_or_package_that_it_
     assert file_digest(main) != before
 
 
-def test_an_edit_of_a_package_is_seen_by_the_next_import(tmp_path: Path) -> None:
+@pytest.mark.parametrize("inits", [("shop/__init__.py", "shop/deep/__init__.py"), ()], ids=["package", "namespace"])
+def test_an_edit_of_a_package_is_seen_by_the_next_import(inits: tuple[str, ...], tmp_path: Path) -> None:
     for name, text in {
-        "shop/__init__.py": "",
-        "shop/deep/__init__.py": "",
+        **dict.fromkeys(inits, ""),
         "shop/deep/helper.py": "a = 1",
         "mine.py": "from shop.deep import helper\nclass Layer:\n    a = helper.a\n",
     }.items():

@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import re
+import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
@@ -372,3 +373,22 @@ def test_a_run_of_a_file_that_was_edited_meanwhile_leaves_an_earlier_record_alon
     found, record = _settle(run, folder, None)  # the process has worked in another folder
     assert found == "refused" and "was edited after the suite began" in record.notes[0]
     assert read_record(folder).status == status and read_record(folder).notes == []
+
+
+def test_a_run_that_was_killed_may_hold_its_lock_a_moment_longer(tmp_path: Path) -> None:
+    run = RunConfig.make("cumsum", "attention", settings=TINY)
+    folder = run.folder(tmp_path)
+    folder.mkdir(parents=True)
+    began = threading.Event()
+
+    def die() -> None:
+        with held(folder / LOCK, "the run"):
+            began.set()
+            time.sleep(0.3)
+
+    dying = threading.Thread(target=die)
+    dying.start()
+    began.wait()
+    status, record = _settle(run, folder, Failure("stopped at its time limit of 900 s"))
+    dying.join()
+    assert (status, record.notes) == ("failed", ["stopped at its time limit of 900 s"])
