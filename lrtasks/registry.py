@@ -100,24 +100,23 @@ class Registry(Generic[T]):
         return sorted(self._built_in)
 
     def select(self, chosen: str | Sequence[str]) -> list[str]:
-        """Return the chosen names; ``chosen`` is a list, a comma-separated text, or ``"all"``.
+        """Return the chosen names; ``chosen`` is a list or a comma-separated text.
 
         Addresses of a user's own classes (``FILE.py:NAME``) and names with a preset (``NAME@PRESET``) stay unchanged.
-        The name of a list is replaced by the list's entries.
+        ``all`` is replaced by all names, and the name of a list by the list's entries.
 
         Raises:
             UsageError: for an unknown name, or an empty list.
         """
         known = self.names()
-        if chosen == "all":
-            return known
+        lists = {"all": known, **self._lists}
         words = [word.strip() for word in chosen.split(",")] if isinstance(chosen, str) else list(chosen)
-        names = [name for word in words for name in self._lists.get(word, [word])]
+        names = [name for word in words for name in lists.get(word, [word])]
         for name in names:
             if ":" not in name and split_preset(name)[0] not in known:
-                raise unknown(self.kind, name, [*self._lists, *known], ", ".join([*self._lists, self.allowed]))
+                raise unknown(self.kind, name, [*lists, *known], ", ".join([*lists, self.allowed]))
         if not names:
-            raise UsageError(f"no {self.kind} is chosen. Allowed: all, {', '.join([*self._lists, self.allowed])}")
+            raise UsageError(f"no {self.kind} is chosen. Allowed: {', '.join([*lists, self.allowed])}")
         return names
 
     def owns(self, name: str) -> bool:

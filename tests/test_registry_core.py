@@ -336,6 +336,7 @@ def test_names_are_selected_by_list_or_text_or_all() -> None:
     registry = make_registry("lrtasks.generators:Task")
     assert registry.select(["shift"]) == ["shift"]
     assert "shift" in registry.select("all")
+    assert registry.select("mine.py:Mine,all") == ["mine.py:Mine", *registry.select("all")]
     assert registry.select("shift, mine.py:Mine") == registry.select("shift,mine.py:Mine")
     assert registry.select("shift,mine.py:Mine") == ["shift", "mine.py:Mine"]
     with pytest.raises(UsageError, match="unknown task 'shfit'; did you mean 'shift'"):

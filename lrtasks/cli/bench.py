@@ -58,8 +58,9 @@ def bench(
 
         lengths = [_length(text) for text in length.split(",")]
         hyper = _by_model(settings or [])
-        chosen = models if models == "all" else [name for name in models.split(",") if name != UNFUSED]
-        registry.select(chosen or BASELINE)  # an unknown name is reported before torch is loaded
+        words = models.split(",")
+        # an unknown name is reported before torch is loaded
+        registry.select([name for name in words if name != UNFUSED] or BASELINE)
 
         from lrtasks.bench.measure import Settings
         from lrtasks.bench.report import Report
@@ -68,7 +69,7 @@ def bench(
 
         shared: dict[str, Any] = {"d_model": d_model, "layers": layers, "batch": batch, "bidirectional": bidirectional}
         made = Settings.make(**shared, repeats=repeats, patience=patience, threads=threads)
-        wanted = all_models() if models == "all" else models.split(",")
+        wanted = [name for word in words for name in (all_models() if word == "all" else [word])]
         cases = make_cases(wanted, lengths, made, chosen_device(device).type, hyper)
         found = []
         with Progress("bench", "measurements", len(cases)) as progress:

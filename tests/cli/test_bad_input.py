@@ -144,7 +144,7 @@ MISTAKES = {
     ("bench", "--models", "seqbaot"): "unknown model 'seqbaot'; did you mean 'seqboat'",
     ("bench", "--length", "12,x"): "--length takes whole numbers separated by commas, found 'x'",
     ("bench", "--models", "transformer-unfused", "--batch", "0"): "bench: batch must be at least 1",
-    ("bench", "--length", "16, 0"): "a length must be at least 1 and at most 16,777,216, found 0",
+    ("bench", "--models", "all,dlr", "--length", "16, 0"): "a length must be at least 1 and at most 16,777,216",
     ("bench", "--batch", "0"): "bench: batch must be at least 1",
     ("bench", "--patience", "0"): "bench: patience must be above 0",
     ("bench", "--time-limit", "inf"): "time_limit must be above 0 seconds and finite, found inf",
