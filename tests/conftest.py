@@ -87,10 +87,10 @@ def samples_drawn_once() -> Iterator[None]:
     drawn: dict[str, Any] = {}
     draw = page.draw_sample
 
-    def shared(name: str, parameters: dict[str, Any]) -> Any:
-        key = json.dumps([name, parameters], default=repr, sort_keys=True)
+    def shared(name: str, parameters: dict[str, Any], source: str | None = None) -> Any:
+        key = json.dumps([name, parameters, source], default=repr, sort_keys=True)
         if key not in drawn:
-            drawn[key] = draw(name, parameters)
+            drawn[key] = draw(name, parameters, source)
         return drawn[key]
 
     with mock.patch.object(page, "draw_sample", shared):

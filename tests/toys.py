@@ -120,6 +120,14 @@ class Ranked(Net):
         self.rank = int(os.environ.get("RANK", "0"))
 
 
+class Idle(Net):
+    """A net with a parameter that it does not use."""
+
+    def __init__(self, input: Spec, target: Spec, *, causal: bool = True) -> None:
+        super().__init__(input, target, causal=causal)
+        self.spare = nn.Linear(1, 1)
+
+
 def misshapen(input: Spec, target: Spec, *, causal: bool) -> nn.Module:
     """Build a net with one output channel too many."""
     return Net(input, Spec(target.kind, target.length, target.width + 1), causal=causal)

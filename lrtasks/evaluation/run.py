@@ -284,6 +284,9 @@ class _Run:
                 if "DataLoader worker (pid" in str(error):
                     died = f"a background process that makes batches died ({first_line(error)})"
                     raise UsageError(f"{died}; try --workers 0") from error
+                if "finished reduction in the prior iteration" in str(error):
+                    must = "with several processes, every parameter must get a gradient in every step"
+                    raise UsageError(f"{must}; lrtasks check names those that get none") from error
                 if is_shortage(error):
                     shortage = "not enough memory for this run; choose a smaller batch_size, length or model"
                     raise UsageError(shortage) from error

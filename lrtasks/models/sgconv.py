@@ -59,7 +59,7 @@ class SGConvKernel(Kernel):
 
     def _unnormalised(self) -> Tensor:
         pieces = []
-        decay = torch.ones_like(self.alpha).unsqueeze(-1)
+        decay = self.alpha.unsqueeze(-1) ** 0  # so that α has a gradient, 0, also with a single scale
         for scale, w in enumerate(self.w):
             stretch = 1 if scale < 2 else 2 ** (scale - 1)
             if stretch > 1:

@@ -146,15 +146,18 @@ def published() -> Path:
 def write_frame(runs: pd.DataFrame, file: Path) -> None:
     """Write a frame as ``.parquet``, with the descriptions of :data:`COLUMNS`, or ``.csv``.
 
-    In a column of lists, or of values of several types, each value is written as JSON.
+    In a column of lists, of values of several types, or with an integer of more than 64 bits, each value is JSON.
 
     Raises:
         UsageError: for another file suffix, or if the file cannot be written.
     """
     columns, texts, buffer = {name: runs[name].tolist() for name in runs}, set[str](), io.BytesIO()
     for name, values in columns.items():
+        if name == "folder":  # a name that is not UTF-8
+            columns[name] = [value and os.fsencode(value).decode(errors="backslashreplace") for value in values]
         kinds = {type(value) for value in values if value is not None}
-        if runs[name].dtype == object and (len(kinds) > 1 or kinds & {tuple, dict, list}):
+        large = any(isinstance(value, int) and not -(2**63) <= value < 2**63 for value in values)
+        if large or (runs[name].dtype == object and (len(kinds) > 1 or kinds & {tuple, dict, list})):
             columns[name] = [None if value is None else json.dumps(value) for value in values]
             texts.add(name)
     if file.suffix == ".csv":

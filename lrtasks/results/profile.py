@@ -60,6 +60,7 @@ class Cell(NamedTuple):
         selected: the selected settings and their values; empty without a selection.
         seconds: mean seconds of one training.
         budget: the shared budget.
+        not_causal: whether a run is not causal although the task is: the result is not comparable.
     """
 
     instance: str
@@ -71,6 +72,7 @@ class Cell(NamedTuple):
     selected: Settings
     seconds: float | None
     budget: Settings
+    not_causal: bool
 
     @property
     def limited(self) -> float:
@@ -256,6 +258,8 @@ def notes(own: Profile, others: Sequence[Profile]) -> list[str]:
     ]
     if not own.cells:
         return [*said, f"{own.label} has no score on any instance"]
+    if unfair := [name for name, cell in own.cells.items() if cell.not_causal]:
+        said.append(f"not comparable: not causal on a causal task: {own.label} on {', '.join(unfair)}")
     if not others:
         return [*said, "no published model has run on these instances"]
     said.append(
@@ -344,7 +348,8 @@ def _cell(name: str, task: Task, runs: pd.DataFrame, budget: str) -> Cell | None
     timed = None if math.isnan(seconds) else float(seconds)
     median, solved = float(runs["scaled"].median()), int((runs["scaled"] >= TEST_SOLVED).sum())
     length = task.input.length
-    return Cell(name, median, solved, len(runs), length, generalises, selected, timed, json.loads(budget))
+    unfair = bool(runs["not_causal"].eq(True).any())
+    return Cell(name, median, solved, len(runs), length, generalises, selected, timed, json.loads(budget), unfair)
 
 
 def _compared(budget: Settings) -> Settings:

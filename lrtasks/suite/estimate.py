@@ -38,7 +38,6 @@ class Plan:
         seconds: estimated time of the other runs, one after another; ``None`` if nothing is known.
         guessed: number of pairs of a task and a model without a time; they count with the mean of the others.
         error: why the first run that could not be timed failed; ``None`` if there is none.
-        start: seconds of processor time that this process took to start; each run is expected to take the same.
         device: device on which the runs are expected to run.
     """
 
@@ -47,7 +46,6 @@ class Plan:
     seconds: float | None
     guessed: int
     error: str | None
-    start: float
     device: str
 
     def lines(self) -> list[str]:
@@ -58,7 +56,7 @@ class Plan:
             none = f"no estimate of the time: no step could be timed{why}"
             return [*said, none] if self.finished < self.runs else said
         said.append(f"about {clock(self.seconds)} one after another on {self.device}")
-        said.append(f"an evaluated batch counts as a training step, the start of a run as {self.start:.0f} s")
+        said.append("an evaluated batch counts as a training step; the start of a run is not counted")
         guess = f"{self.guessed} pairs of task and model could not be timed and count as the mean of the others"
         return [*said, f"{guess}{why}"] if self.guessed else said
 
@@ -77,7 +75,7 @@ def make_plan(
     """
     require_folder(out, "the results folder")
     name = device_name(make_fabric(device, "32").device)
-    start, began = time.process_time(), time.monotonic()
+    began = time.monotonic()
     left = [run for run in runs if overwrite or look(run, run.folder(out))[1] is None]
     counts = [_steps(run) for run in left]
     keys = [_key(run.record()) for run in left]
@@ -96,9 +94,9 @@ def make_plan(
             except Exception as error:  # of the user's code, or no memory
                 failed = failed or f"{run.title()}: {with_line(error)}"
     usual = mean(steps.values()) if steps else math.nan
-    total = sum(start + count * steps.get(key, usual) for key, count in zip(keys, counts, strict=True))
+    total = sum(count * steps.get(key, usual) for key, count in zip(keys, counts, strict=True))
     guessed = len({*keys} - steps.keys())
-    return Plan(len(runs), len(runs) - len(left), total if steps else None, guessed, failed, start, name)
+    return Plan(len(runs), len(runs) - len(left), total if steps else None, guessed, failed, name)
 
 
 def seconds_per_step(run: RunConfig, device: str) -> float:

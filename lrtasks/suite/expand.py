@@ -240,7 +240,9 @@ def split_grid(settings: Mapping[str, Any]) -> tuple[dict[str, list[Any]], dict[
 def _values(name: str, text: str) -> list[Any]:
     """Return the values of a setting that a text separates with commas."""
     values = parse_assignment(f"{name}=[{text}]")[1]
-    return values if isinstance(values, list) else [parse_assignment(f"{name}={part}")[1] for part in text.split(",")]
+    if isinstance(values, list):
+        return values
+    return [parse_assignment(f"{name}={part.strip()}")[1] for part in text.split(",")]
 
 
 def require_comparable(runs: Sequence[RunConfig], may_differ: Collection[str] = ()) -> None:

@@ -130,8 +130,8 @@ def run_suite(
         on_change: called after every change of status.
 
     Raises:
-        UsageError: for equal runs, unequal budgets, models without an address, and a results folder that cannot be
-            made or written to. In these cases, nothing has been run.
+        UsageError: for equal runs, unequal budgets, models without an address, a dataset that cannot be opened, and a
+            results folder that cannot be made or written to. In these cases, nothing has been run.
     """
     if time_limit is not None and not 0 < time_limit < math.inf:
         raise UsageError(f"time_limit must be above 0 seconds and finite, found {time_limit:g}")
@@ -143,6 +143,7 @@ def run_suite(
             raise UsageError(f"{run.model.name} has no address; {hint}")
         if run.is_renamed:
             raise UsageError(f"{run.model.name} has an own name, which a suite cannot pass on; leave out name=")
+    runs = [run if run.data is None else _with_data_digest(run, run.data) for run in runs]
     require_comparable(runs, may_differ)
     out = Path(out).absolute()
     progress = SuiteProgress(runs, out)
@@ -175,6 +176,13 @@ def run_suite(
             if new:
                 remove_empty(out)
     return [record for record in progress.records if record is not None]
+
+
+def _with_data_digest(run: RunConfig, data: str) -> RunConfig:
+    """Return a run with the digest of its stored dataset, which is part of the name of its folder."""
+    from lrtasks.data import open_dataset
+
+    return replace(run, data_digest=open_dataset(data).manifest.digest)
 
 
 def look(run: RunConfig, folder: Path) -> tuple[str, RunRecord | None]:
@@ -225,4 +233,4 @@ def _is_edited(run: RunConfig, folder: Path) -> bool:
         now = RunConfig.make(run.task_address or run.task, run.model.address or run.model.name, **how)
     except UsageError:
         return True
-    return now.folder(folder.parents[1]) != folder
+    return replace(now, data_digest=run.data_digest).folder(folder.parents[1]) != folder

@@ -21,7 +21,7 @@ from lrtasks.config import split_setting
 from lrtasks.errors import UsageError, require_known
 from lrtasks.files import held
 from lrtasks.models.factory import describe_parameters
-from lrtasks.record import FINISHED, LOCK, RunRecord, read_record, read_records, split_selected
+from lrtasks.record import FILE, FINISHED, LOCK, RunRecord, read_record, read_records, split_selected
 from lrtasks.results.settings import cell_of
 from lrtasks.run_config import RunConfig
 from lrtasks.suite.expand import Suite, labelled
@@ -166,6 +166,8 @@ def _note(record: RunRecord, run: RunConfig, out: Path, values: dict[str, Any], 
 
 def _write_selection(folder: Path, record: RunRecord) -> None:
     """Write the selection of ``record`` to the file in ``folder``, unless it is another run's or cannot be changed."""
+    if not (folder / FILE).exists():  # a lock would make the folder of a refused run
+        return
     try:
         with held(folder / LOCK, str(folder)):
             found = read_record(folder)  # another command may have changed it since

@@ -147,3 +147,10 @@ def test_a_loss_that_one_process_alone_loses_ends_both(tmp_path: Path) -> None:
     assert ended.returncode == 1
     (record,) = json.loads(ended.stdout)
     assert (record["status"], record["notes"][-1]) == ("diverged", "the loss was no longer finite at step 10")
+
+
+def test_a_parameter_without_gradient_is_reported_in_one_line(tmp_path: Path) -> None:
+    ended = call(TORCHRUN, tmp_path, "--model", "toys:Idle")
+    assert ended.returncode == 1  # that of torchrun
+    assert "lrtasks: with several processes, every parameter must get a gradient" in ended.stderr
+    assert "lrtasks: RuntimeError" not in ended.stderr

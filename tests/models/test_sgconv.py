@@ -10,6 +10,7 @@ import pytest
 import torch
 from parity import check_outputs_and_gradients, gap
 
+from lrtasks.check.model import check_model
 from lrtasks.models import build
 from lrtasks.models.ops.convolution import LongConvLayer
 from lrtasks.models.sgconv import SGConv, SGConvKernel, scales
@@ -127,3 +128,12 @@ def test_untrained_taps_are_not_used_at_lengths_beyond_the_built_one() -> None:
         before = model.eval()(x)
         w[1, :, :, 6:] = 7.0
         assert torch.equal(model(x), before)
+
+
+def test_every_parameter_gets_a_gradient_with_a_single_scale() -> None:
+    """Several processes need a gradient of each. That of α, which then has no effect, is 0."""
+    spec = Spec("real", 32, 2)
+    check_model("sgconv", input=spec, target=spec, d_state=64)
+    kernel = SGConvKernel(SGConv(d_model=3, d_state=64), 32)
+    kernel(32).square().sum().backward()
+    assert kernel.alpha.grad is not None and not kernel.alpha.grad.any()

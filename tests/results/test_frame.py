@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from made_records import framed, made
 
 from lrtasks.errors import UsageError
 from lrtasks.results import frame
-from lrtasks.results.frame import COLUMNS, write_frame
+from lrtasks.results.frame import COLUMNS, make_frame, write_frame
 
 
 def test_one_row_per_run_with_parameters_scores_and_costs(tmp_path: Path) -> None:
@@ -159,6 +160,18 @@ def test_a_frame_can_be_written_and_read_again(tmp_path: Path, command: Callable
     for words in (("plot", "heatmap", "runs.parquet"), ("report", "runs.parquet", "-o", "runs.html")):
         said = command(*words)
         assert said.code == 2 and "runs.parquet is a frame, which lacks the records" in said.err
+
+
+@pytest.mark.parametrize("value", [2**63, 10**25])
+def test_a_large_integer_can_be_written_and_read_again(tmp_path: Path, value: int) -> None:
+    write_frame(framed([made(hyper={"n": value})]), tmp_path / "runs.parquet")
+    assert frame(tmp_path / "runs.parquet")["model.n"].tolist() == [value]
+
+
+@pytest.mark.parametrize("file", ["runs.parquet", "runs.csv"])
+def test_a_frame_can_be_written_for_a_folder_whose_name_is_not_utf8(tmp_path: Path, file: str) -> None:
+    write_frame(make_frame([(Path(os.fsdecode(b"\xff")), made())]), tmp_path / file)
+    assert b"\\xff" in (tmp_path / file).read_bytes()
 
 
 def test_a_column_that_one_of_two_frames_lacks_is_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

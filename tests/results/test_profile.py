@@ -12,6 +12,7 @@ from made_records import framed
 
 import lrtasks
 from lrtasks.generators import Task
+from lrtasks.record import NOT_CAUSAL
 from lrtasks.results import RunRecord
 from lrtasks.results.profile import (
     Profile,
@@ -131,6 +132,12 @@ def test_a_run_on_other_parameters_is_another_instance() -> None:
     del older.task["parameters"]["clean"]  # as if it had been added later
     older.task["parameters"]["instructions"] = TASKS["flip-flop"].parameters()["instructions"]
     assert bool(profile(older).cells) == (TASKS["flip-flop"].parameters()["clean"] is False)
+
+
+def test_a_model_that_is_not_causal_is_named() -> None:
+    made = profile(record("cumsum", 0.9, notes=[f"{NOT_CAUSAL}: outputs change"]), record("cummax", 0.9))
+    assert "not comparable: not causal on a causal task: own on cumsum" in notes(made, [])
+    assert {name: cell.not_causal for name, cell in made.cells.items()} == {"cumsum": True, "cummax": False}
 
 
 def test_the_nearest_model_is_named_and_what_does_not_compare(monkeypatch: pytest.MonkeyPatch) -> None:

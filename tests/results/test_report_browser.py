@@ -84,6 +84,12 @@ def page(browser: Browser, file: Path) -> Iterator[Page]:
     assert complaints == []
 
 
+def written(folder: Path, *runs: RunRecord) -> str:
+    """Write the page of these runs; return its address."""
+    (folder / "report.html").write_text(render_page(make_report(*read_runs([write_runs(folder / "runs", *runs)]))))
+    return (folder / "report.html").as_uri()
+
+
 def column(page: Page, table: str, number: int) -> list[str]:
     """The texts of one column of a table, as they are seen."""
     cells = page.locator(f"{table} tbody tr:visible > :nth-child({number + 1})")
@@ -326,6 +332,53 @@ def test_a_chart_over_length_has_the_floor_of_each_length(page: Page, task: str,
     # y points down: the floor rises from 0.2 to 0.6 over the training length, and falls to 0.1 over the test length
     assert y > next_y + 20 if kind == "length" else y < next_y - 20
     expect(chart.locator("svg text", has_text="floor: copy")).to_have_count(1)
+
+
+def test_the_best_model_of_a_task_is_not_named_if_the_filter_hides_it(page: Page) -> None:
+    summary = page.locator(".task-card > summary", has_text="cumsum")
+    expect(summary).to_have_text(re.compile("best: dlr"), use_inner_text=True)
+    page.get_by_label("Search").fill("cumsum attention")
+    expect(summary).not_to_have_text(re.compile("best:"), use_inner_text=True)
+
+
+def test_a_sorted_table_keeps_its_order_if_the_filter_changes_its_numbers(browser: Browser, tmp_path: Path) -> None:
+    scores = {"dlr": (0.9, 0.3), "dss": (0.5, 0.6)}
+    runs = [
+        made(task=task, model=model, score=score[place])
+        for place, task in enumerate(("shift", "sort"))
+        for model, score in scores.items()
+    ]
+    with browser.new_page() as page:
+        page.goto(written(tmp_path, *runs))
+        page.locator("#efficiency").get_by_role("button", name="Mean").click()
+        assert column(page, "#efficiency", 0) == ["dlr", "dss"]
+        page.get_by_label("Search").fill("sort")
+        assert column(page, "#efficiency", 0) == ["dss", "dlr"]
+
+
+def test_floors_are_sorted_as_numbers(browser: Browser, tmp_path: Path) -> None:
+    floors = {"shift": -0.3, "sort": 0.2, "cumsum": -0.05}
+    with browser.new_page() as page:
+        page.goto(written(tmp_path, *(made(task=task, baselines={"mean": {"r2": y}}) for task, y in floors.items())))
+        page.locator("#heat-map").get_by_role("button", name="Floor").click()
+        assert column(page, "#heat-map", 1) == ["0.20 mean", "-0.05 mean", "-0.30 mean"]
+
+
+def test_scaled_scores_of_runs_are_sorted_as_numbers(browser: Browser, tmp_path: Path) -> None:
+    scores = {"shift": -9.0, "sort": 0.1, "cumsum": 0.9}
+    with browser.new_page() as page:
+        page.goto(written(tmp_path, *(made(task=task, score=score) for task, score in scores.items())))
+        page.locator("#runs").get_by_role("button", name="Scaled").click()
+        assert column(page, "#runs", 5) == ["0.87", "-0.12", "< -1"]
+
+
+def test_no_line_over_length_joins_models_with_different_settings(browser: Browser, tmp_path: Path) -> None:
+    other = [made(length=length, model="dlr", hyper={"d_state": length}) for length in (64, 128)]
+    with browser.new_page() as page:
+        page.goto(written(tmp_path, *other, *(made(length=length, model="dss") for length in (64, 128))))
+        page.locator(".task-card > summary").click()
+        lines = page.locator("[data-chart=length] svg .mark-line path")
+        expect(lines).to_have_count(4)  # two single points, the line of dss, and the floor
 
 
 def test_a_chart_follows_the_filter(page: Page) -> None:

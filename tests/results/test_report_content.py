@@ -14,7 +14,7 @@ from PIL import Image
 from report_pages import HOSTILE, report_of, trained
 
 from lrtasks.metrics import TEST_SOLVED
-from lrtasks.record import PANEL
+from lrtasks.record import NOT_CAUSAL, PANEL
 from lrtasks.results import RunRecord
 from lrtasks.results.report import content as details
 from lrtasks.results.report import page
@@ -65,6 +65,13 @@ def test_a_score_does_not_hide_that_other_seeds_have_none() -> None:
     records = [made(seed=0, score=0.5), made(seed=1, score=None), made(seed=2, score=None, status="failed")]
     (result,) = report_of(*records).results.values()
     assert result.remarks == ["1 of 3 runs failed", "1 of 3 runs without a score"]
+
+
+def test_a_model_that_is_not_causal_is_marked() -> None:
+    unfair, fair = made(score=1.0, notes=[f"{NOT_CAUSAL}: outputs change"]), made(model="dss", score=0.9)
+    marked, plain = report_of(unfair, fair).results.values()
+    assert marked.remarks == ["not comparable: not causal on a causal task"]
+    assert plain.remarks == []
 
 
 def test_the_best_come_first() -> None:
@@ -125,6 +132,24 @@ def test_rows_that_differ_in_length_alone_share_a_chart() -> None:
     assert length_groups(report, report.tasks()["sort"]) == []
     report = report_of(made(length=256), made(length=1024, budget={"steps": 5}))
     assert length_groups(report, report.tasks()["shift"]) == []
+
+
+def test_no_line_over_length_joins_models_with_different_settings() -> None:
+    own = [made(length=length, hyper={"d_state": length}) for length in (64, 128)]
+    equal = [made(length=length, model="dss", source=source) for length, source in ((64, "object " + "a" * 16),)]
+    equal += [made(length=128, model="dss", source="object " + "b" * 16)]
+    variants: dict[str, set[int]] = {}
+    report = report_of(*own, *equal)
+    for result in chart_data(report)["results"]:
+        variants.setdefault(report.columns[result["column"]].name, set()).add(result["variant"])
+    assert {name: len(found) for name, found in variants.items()} == {"dlr": 2, "dss": 1}
+
+
+def test_the_unit_of_a_length_is_that_of_the_task_or_the_trained_length() -> None:
+    scores = {"test": {"r2": 0.9}, "2x": {"r2": 0.5}}
+    without = dataclasses.replace(made(task="sort", scores=scores), task=made(task="sort").task | {"parameters": {}})
+    data = chart_data(report_of(made(scores=scores), without))
+    assert {row["label"]: row["relative"] for row in data["rows"]} == {"shift": False, "sort": True}
 
 
 def test_charts_get_scores_and_losses_of_each_seed_rounded() -> None:
@@ -198,6 +223,13 @@ def test_details_hold_settings_scores_and_diagnostics() -> None:
     assert dict(details.costs_of(record))["time per step"] == "10 ms"
 
 
+def test_details_name_all_selected_values_of_the_seeds() -> None:
+    selection = {"by": "val", "values": {"lr": [0.001, 0.01]}, "chosen": True}
+    runs = [made(seed=seed, budget={"lr": lr}, selection=selection) for seed, lr in enumerate((0.001, 0.01))]
+    (result,) = report_of(*runs).results.values()
+    assert dict(details.settings_of(result)["Budget"])["lr"] == "0.001 or 0.01"
+
+
 def test_memory_of_a_processor_is_named_the_process_and_stands_in_no_comparison() -> None:
     def on(device: str) -> RunRecord:
         return made(cost={"seconds_per_step": 1.0, "peak_memory_bytes": 2**30, "device": device})
@@ -265,6 +297,11 @@ def test_a_long_sample_is_drawn_small_and_says_so() -> None:
 def test_a_task_that_is_not_here_has_no_sample(name: str, parameters: dict[str, object], said: str) -> None:
     drawn = draw_sample(name, parameters)
     assert isinstance(drawn, str) and said in drawn
+
+
+def test_an_own_task_with_the_name_of_a_registered_one_has_no_sample() -> None:
+    drawn = draw_sample("shift", {"length": 64}, "0123456789abcdef")
+    assert isinstance(drawn, str) and "another task" in drawn
 
 
 def test_a_record_does_not_choose_code_that_the_report_runs(tmp_path: Path) -> None:

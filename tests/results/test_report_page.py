@@ -17,6 +17,7 @@ from PIL import Image
 from report_pages import HOSTILE, Element, opened, parse, renamed, report_of, trained, write_runs
 
 from lrtasks.errors import UsageError
+from lrtasks.record import NOT_CAUSAL
 from lrtasks.results import RunRecord
 from lrtasks.results.frame import read_runs
 from lrtasks.results.report import Report, make_report, render_page
@@ -202,6 +203,20 @@ def test_the_best_result_of_a_task_may_be_in_any_of_its_rows() -> None:
     assert "best: s4d with 0.90, floor 0.10" in card.all("summary")[0].text()
     (unscored,) = page_of(made(score=None), made(length=512, score=None)).all("details", class_="task-card")
     assert "best" not in unscored.all("summary")[0].text()
+
+
+def test_the_best_result_of_a_task_is_of_a_causal_model() -> None:
+    unfair = made(score=1.0, notes=[f"{NOT_CAUSAL}: outputs change"])
+    (card,) = page_of(unfair, made(model="dss", score=0.9)).all("details", class_="task-card")
+    assert "best: dss with 0.90" in card.all("summary")[0].text()
+
+
+def test_the_sample_of_a_task_is_not_that_of_another_task_with_its_name() -> None:
+    own = made(length=64)
+    (card,) = page_of(dataclasses.replace(own, task=own.task | {"source": "0123abc"})).all(
+        "details", class_="task-card"
+    )
+    assert "No sample of this task" in card.text() and not card.all("figure", class_="sample")
 
 
 def test_rows_of_tables_have_as_many_cells_as_their_heads() -> None:

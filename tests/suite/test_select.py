@@ -241,6 +241,16 @@ def test_a_run_that_failed_is_given_back(tmp_path: Path) -> None:
     assert [(record.budget["lr"], record.status) for record in failed.values()] == [(0.001, "failed")] * 2
 
 
+def test_refused_runs_leave_no_folders(tmp_path: Path) -> None:
+    suite = suite_of()
+
+    def refuse(runs: Sequence[RunConfig], _: OnEnd) -> list[RunRecord]:
+        return [run.record("refused") for run in runs]
+
+    run_selected(suite, require_selectable(suite, "val"), refuse, tmp_path)
+    assert not any(tmp_path.iterdir())
+
+
 def test_a_negative_score_is_better_than_none(tmp_path: Path) -> None:
     class Poor(Runner):
         def __call__(self, runs: Sequence[RunConfig], on_end: OnEnd) -> list[RunRecord]:

@@ -214,15 +214,17 @@ def test_the_states_that_slurm_names(
 
 
 @pytest.mark.usefixtures("commands")
-def test_without_accounting_a_job_ends_when_it_leaves_the_queue(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("state", ["UNKNOWN", "PREEMPTED"])
+def test_a_job_whose_end_accounting_does_not_tell_ends_when_it_leaves_the_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str
 ) -> None:
     monkeypatch.setattr(slurm, "SECONDS_BETWEEN_QUESTIONS", 0)
     dead = SBATCH.replace('["bash", sys.argv[1]]', '["true"]')
     squeue = ANSWERS.format(python=sys.executable, answers=["7_0\n7_1", "7_1", "other"])
+    preempted = f"#!{sys.executable}\nprint({TABLE.format('PREEMPTED', 'PREEMPTED')!r})\n"
     for name, text in {
         "sbatch": dead.format(python=sys.executable),
-        "sacct": "#!/bin/sh\nexit 1\n",
+        "sacct": "#!/bin/sh\nexit 1\n" if state == "UNKNOWN" else preempted,
         "squeue": squeue,
     }.items():
         (tmp_path / "bin" / name).write_text(text)
@@ -231,7 +233,7 @@ def test_without_accounting_a_job_ends_when_it_leaves_the_queue(
     diary.execute(Slurm(), [Job(("list",), tmp_path / "out" / "task" / str(number), 90) for number in range(2)])
     for number in range(2):
         assert diary.lines[number].startswith(
-            f"the Slurm job 7_{number} ended without a result, in the state UNKNOWN; "
+            f"the Slurm job 7_{number} ended without a result, in the state {state}; "
         )
 
 

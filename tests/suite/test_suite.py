@@ -17,7 +17,9 @@ import paused
 import pytest
 from torch import nn
 
+from lrtasks.data import generate
 from lrtasks.errors import UsageError
+from lrtasks.evaluation.run import run
 from lrtasks.files import held
 from lrtasks.record import LOCK, RunRecord, read_record
 from lrtasks.run_config import RunConfig
@@ -227,6 +229,20 @@ def test_a_run_that_leaves_no_record_gets_one(tmp_path: Path) -> None:
     assert [record.status for record in records] == ["failed", "done"]
     assert read_record(config().folder(tmp_path)) == records[0]
     assert records[0].notes == ["killed by SIGSEGV"]
+
+
+def test_runs_on_a_stored_dataset_have_the_folders_of_their_processes(tmp_path: Path) -> None:
+    generate(config().task, tmp_path / "data", samples=30, split=(0.6, 0.2, 0.2), workers=1)
+    first, second = (
+        RunConfig.make("cumsum", "attention", seed=n, settings=TINY, data=tmp_path / "data") for n in (0, 1)
+    )
+
+    def executes(_: Job) -> None:
+        run(first, out=tmp_path / "out", workers=0, quiet=True)
+
+    killed = "killed by SIGSEGV"
+    records = run_suite([first, second], tmp_path / "out", backend=Pretend(executes, fails(killed)))
+    assert [(record.status, record.notes) for record in records] == [("done", []), ("failed", [killed])]
 
 
 def test_a_run_that_is_cut_off_keeps_what_it_recorded(tmp_path: Path) -> None:

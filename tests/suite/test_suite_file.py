@@ -48,6 +48,13 @@ def test_values_with_commas_vary(tmp_path: Path) -> None:
         (64, 0.2),
     ]
     assert suite.varied == ("length", "lr")
+    suite = read(tmp_path, 'models = "dlr"\ntasks = "shift"\nsettings = { length = "32, 64", kernel = "prod, real" }')
+    assert [(run.task.input.length, run.model.parameters["kernel"]) for run in suite.runs] == [
+        (32, "prod"),
+        (32, "real"),
+        (64, "prod"),
+        (64, "real"),
+    ]
 
 
 def test_settings_with_their_owner_need_no_quotes(tmp_path: Path) -> None:

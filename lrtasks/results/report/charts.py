@@ -16,6 +16,7 @@ from lrtasks.metrics import TEST_SOLVED
 from lrtasks.record import RunRecord
 from lrtasks.results.plots import LOWEST
 from lrtasks.results.report.content import COSTS, Report, Result
+from lrtasks.results.settings import any_object, key, settings_in
 from lrtasks.results.table import Row, length_of_test
 
 DIGITS = 5
@@ -50,6 +51,9 @@ def specifications() -> dict[str, dict[str, Any]]:
 
 def chart_data(report: Report) -> dict[str, Any]:
     """Return the data for the page's scripts: position, scores, costs, learning curves and text of each result."""
+    # results of one column that are in different rows may differ in the settings of the model
+    variants = {result.id: key(any_object(settings_in(result.cell["variant"]))) for result in report.results.values()}
+    numbers = {variant: number for number, variant in enumerate(dict.fromkeys(variants.values()))}
     return {
         "rows": [
             {
@@ -57,6 +61,7 @@ def chart_data(report: Report) -> dict[str, Any]:
                 "metric": row.cell["metric"],
                 "floor": _floor(row.cell),
                 "length": _length(report.in_row(place)[0]),
+                "relative": _length(report.in_row(place)[0]) is None and _has_place(report.in_row(place)[0]),
                 "floors": further_floors(report, place),
             }
             for place, row in enumerate(report.rows)
@@ -65,7 +70,9 @@ def chart_data(report: Report) -> dict[str, Any]:
         "costs": {name: unit for name, (_, unit) in COSTS.items()},
         "solved": TEST_SOLVED,
         "lowest": LOWEST,
-        "results": [_result(report, result) for result in report.results.values()],
+        "results": [
+            {**_result(report, result), "variant": numbers[variants[result.id]]} for result in report.results.values()
+        ],
         "specs": specifications(),
     }
 
@@ -179,7 +186,7 @@ def _lines(x: str, y: str, field: str, *, by_length: bool = False, log_y: bool =
         x=position,
         y=alt.Y(field, title=y, scale=up),
         color=alt.Color("name:N", title=None, legend=legend),
-        **({} if by_length else {"detail": "result:N"}),
+        detail="line:N" if by_length else "result:N",
         opacity=alt.condition(shown, alt.value(1), alt.value(0.06)),
         tooltip=[alt.Tooltip(name, **how) for name, how in tips.items()],
     ).add_params(shown)

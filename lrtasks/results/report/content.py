@@ -91,8 +91,11 @@ class Result:
 
     @property
     def remarks(self) -> list[str]:
-        """Remarks on the runs of the cell without a score, if other runs of the cell have one."""
-        return [] if self.score is None else unscored(self.cell, "without a score", f" of {len(self.records)} runs ")
+        """Remarks on a score: runs of the cell that do not count in it, and whether it is not comparable."""
+        if self.score is None:
+            return []
+        unfair = ["not comparable: not causal on a causal task"] if self.cell["not_causal"] else []
+        return [*unscored(self.cell, "without a score", f" of {len(self.records)} runs "), *unfair]
 
 
 @dataclass(frozen=True)
@@ -300,10 +303,10 @@ def slices(results: Sequence[Result]) -> list[Slice]:
 
 def settings_of(result: Result) -> dict[str, Pairs]:
     """Return the settings of a result's runs: task, model and budget."""
-    first = result.records[0]
-    task = {"version": first.task["version"], "data": first.task.get("data"), **first.task["parameters"]}
-    budget = {"preset": first.preset, **first.budget}
-    return {"Task": pairs_of(task), "Model": pairs_of(first.model["parameters"]), "Budget": pairs_of(budget)}
+    runs = result.records
+    tasks = [{"version": run.task["version"], "data": run.task.get("data"), **run.task["parameters"]} for run in runs]
+    models, budgets = [run.model["parameters"] for run in runs], [{"preset": run.preset, **run.budget} for run in runs]
+    return {"Task": pairs_of(*tasks), "Model": pairs_of(*models), "Budget": pairs_of(*budgets)}
 
 
 def costs_of(record: RunRecord) -> Pairs:
@@ -350,9 +353,13 @@ def data_uri(image: Image.Image) -> str:
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
-def pairs_of(settings: Mapping[str, Any]) -> Pairs:
-    """Return names and texts of the settings that are not ``None``."""
-    return [(name, as_text(value)) for name, value in settings.items() if value is not None]
+def pairs_of(*settings: Mapping[str, Any]) -> Pairs:
+    """Return names and texts of the settings of some runs that are not ``None``; different values make one text."""
+    found: dict[str, dict[str, None]] = {}
+    for name, value in (entry for own in settings for entry in own.items()):
+        if value is not None:
+            found.setdefault(name, {})[as_text(value)] = None
+    return [(name, " or ".join(texts)) for name, texts in found.items()]
 
 
 def as_text(value: Any) -> str:

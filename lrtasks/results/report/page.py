@@ -25,7 +25,7 @@ from PIL import Image
 from lrtasks import __version__
 from lrtasks.errors import UsageError, printable
 from lrtasks.metrics import TEST_SOLVED
-from lrtasks.registry import registered_only
+from lrtasks.registry import own_source, registered_only
 from lrtasks.results.analysis import diagnostics_table
 from lrtasks.results.formats import number
 from lrtasks.results.report import content
@@ -38,7 +38,7 @@ STEPS = 21
 """Number of colours of a ramp: one for each multiple of 0.05 from 0 to 1."""
 
 STYLES = ("base.css", "scores.css", "details.css")
-SCRIPTS = ("theme.js", "sort.js", "charts.js", "details.js", "filter.js")
+SCRIPTS = ("theme.js", "charts.js", "sort.js", "details.js", "filter.js")
 MAX_POSITIONS = 1024
 """A task with longer samples is drawn at its preset ``small``, unless it is an image task."""
 MAX_TEXT = 2000
@@ -60,13 +60,14 @@ def render_page(report: Report) -> str:
     tasks = [
         {
             "name": name,
-            "sample": draw_sample(name, report.in_row(rows[0])[0].records[0].task["parameters"]),
+            "sample": draw_sample(name, recorded["parameters"], recorded.get("source")),
             "lengths": length_groups(report, rows),
             "further": [row for row in rows if any(further_scores(result) for result in report.in_row(row))],
-            "best": report.in_row(*rows)[0],
+            "best": next((result for result in report.in_row(*rows) if not result.cell["not_causal"]), None),
             "rows": [(row, report.rows[row], report.in_row(row)) for row in rows],
         }
         for name, rows in report.tasks().items()
+        for recorded in [report.in_row(rows[0])[0].records[0].task]
     ]
     templates = environment()
     behind = templates.get_template("details.html")
@@ -109,13 +110,18 @@ class Sample(NamedTuple):
 
 
 @registered_only()
-def draw_sample(name: str, parameters: dict[str, Any]) -> Sample | str:
-    """Return sample 0 of a task with these parameters, or an error message: this machine may lack the task."""
+def draw_sample(name: str, parameters: dict[str, Any], source: str | None = None) -> Sample | str:
+    """Return sample 0 of a task with these parameters, or an error message: this machine may lack the task.
+
+    ``source`` is the digest of a user's own task: it may have the name of a registered one.
+    """
     from lrtasks import generators
     from lrtasks.generators.preview import preview
 
     try:
         task = generators.make(name, **parameters)
+        if source not in (None, own_source(type(task))):
+            return f"the runs are on another task that is named {name}, too"
         if task.input.length > MAX_POSITIONS and task.image_shape() is None:
             parameters = generators.registry.get(name).preset_values("small")[0]
             task = generators.make(name, **parameters)

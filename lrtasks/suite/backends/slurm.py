@@ -28,6 +28,8 @@ PAUSED = ("SUSPENDED", "RESIZING")
 """States of a job that goes on later; submitit counts a job in such a state as ended."""
 UNKNOWN = "UNKNOWN"
 """State of a job that Slurm's accounting does not list."""
+UNSETTLED = (UNKNOWN, "PREEMPTED", "REQUEUED")
+"""States in which submitit waits for a job without a result for ever; the queue shows whether the job has ended."""
 CLUSTERS = ("slurm", "local")
 """Values of the parameter ``cluster``."""
 GENERIC = ("name", "timeout_min", "mem_gb", "nodes", "cpus_per_task", "gpus_per_node", "tasks_per_node")
@@ -167,11 +169,12 @@ class _Elements(Remote):
         return paused
 
     def _has_left(self, submitted: Any) -> bool:
-        """Return whether a job that is unknown to Slurm's accounting, which may be off, has left the queue.
+        """Return whether a job in an unsettled state has left the queue.
 
-        Two answers must lack the job, because its result may appear later on a shared disk.
+        Slurm's accounting may be off, and a preempted job may be queued again or not. Two answers must lack the job,
+        because its result may appear later on a shared disk.
         """
-        if _state(submitted) != UNKNOWN:
+        if _state(submitted) not in UNSETTLED:
             return False
         if time.monotonic() - self._listed > SECONDS_BETWEEN_QUESTIONS:
             self._listed = time.monotonic()
@@ -185,7 +188,7 @@ class _Elements(Remote):
 def _report(submitted: Any) -> Report:
     """Return the report of a job that has ended. If it cannot be read, only this job fails."""
     try:
-        if submitted.paths.result_pickle.exists() or _state(submitted) != UNKNOWN:  # else submitit waits for ever
+        if submitted.paths.result_pickle.exists() or _state(submitted) not in UNSETTLED:
             return submitted.result()
     except Exception:
         pass

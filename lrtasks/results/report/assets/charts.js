@@ -55,7 +55,7 @@ const charts = (() => {
     run: (figure) => ofRuns(figure, 1),
     loss: (figure) => ofRuns(figure, 2).filter((p) => p.value > 0),
     length: (figure) => rowsOf(figure).flatMap((row) => data.results.filter((r) => r.row === row && shown.has(r.id))
-      .map((r) => point(r, data.columns[r.column].label, data.rows[row].length, r.score))),
+      .map((r) => ({ ...point(r, data.columns[r.column].label, data.rows[row].length, r.score), line: r.variant }))),
     further: (figure) => rowsOf(figure).flatMap((row) => data.results.filter((r) => r.row === row && shown.has(r.id)).flatMap((r) =>
       r.tests.map(([x, score]) => point(r, data.columns[r.column].label, x, score)))),
     efficiency: () => {
@@ -70,7 +70,7 @@ const charts = (() => {
     },
   };
   const rowsOf = (figure) => figure.dataset.rows.split(" ").map(Number);
-  const point = (r, name, x, value, column = r.column) => ({ name, column, result: r.id, x, value, y: value === null ? null : Math.max(value, data.lowest) });
+  const point = (r, name, x, value, column = r.column) => ({ name, column, result: r.id, line: r.id, x, value, y: value === null ? null : Math.max(value, data.lowest) });
   const ofRuns = (figure, place) => {
     const result = byId.get(figure.dataset.of);
     return result.curves.flatMap(([seed, curve], number) => curve.map((entry) => {
@@ -141,6 +141,10 @@ const charts = (() => {
       const widest = Math.max(...names.map(([name]) => name.length));
       first.encoding.color.legend.columns = Math.max(1, Math.floor(plot.clientWidth / Math.min(7 * widest + 36, 280)));
       if (names.length < 2) first.encoding.color.legend = null;
+    }
+    if (kind === "further" && rowsOf(figure).some((row) => data.rows[row].relative)) {
+      for (const { encoding } of spec.layer) Object.assign(encoding.x, { title: "multiple of the trained length or size" });
+      first.encoding.tooltip[1].title = "multiple";
     }
     if (kind === "efficiency") {
       const { text, value } = document.getElementById("cost").selectedOptions[0];

@@ -30,8 +30,11 @@
     const button = event.target.closest(".sort");
     if (button) sort(button);
   });
-  document.querySelector(".choice").addEventListener("change", () => {
-    const header = document.querySelector("#heat-map th[aria-sort$=cending]");
+  // order a table again after its numbers have changed
+  const again = (table) => {
+    const header = document.querySelector(`${table} th[aria-sort$=cending]`);
     if (header) order(header);
-  });
+  };
+  document.querySelector(".choice").addEventListener("change", () => again("#heat-map"));
+  document.addEventListener("filtered", () => again("#efficiency"));
 })();
