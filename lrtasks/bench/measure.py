@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
+import sys
 import time
 from collections.abc import Callable, Collection, Mapping
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext, redirect_stdout, suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -24,13 +25,15 @@ from lrtasks.errors import UsageError, is_shortage, with_line
 from lrtasks.evaluation.environment import flushed_denormals
 from lrtasks.evaluation.optimiser import make_optimiser
 from lrtasks.machine import give_memory_back
-from lrtasks.models.base import Backbone, diagnostics, extra_losses, parameter_count, state_bytes
+from lrtasks.models.base import Backbone, diagnostics, extra_losses, output_misfit, parameter_count, state_bytes
 from lrtasks.models.factory import ModelFactory, is_registered, model_factory, model_label, model_parameter_names
 from lrtasks.processes import end_with_parent
 from lrtasks.spec import Spec
 
 WARM_UP = 32
 """Length of the sequence that makes torch and Numba load libraries and compiled loops before memory is counted."""
+LONGEST_WAIT = 2e6
+"""Largest number of seconds that a process is waited for; Python takes no timeout of 2^31 ms."""
 
 # processes are forked from one that has imported torch and done nothing else; an optimiser would import torch._dynamo
 _processes = multiprocessing.get_context("forkserver")
@@ -92,10 +95,14 @@ class Case:
             shared = {key: value for key, value in shared.items() if key in (known or ())}
         return model_factory(name, {**shared, **self.hyper.get(model_label(name), {})})
 
+    @property
+    def specs(self) -> tuple[Spec, Spec]:
+        """Input and target: the model reads tokens and predicts one class per sequence."""
+        return Spec("token", self.length, VOCABULARY), Spec("token", 1, CLASSES, pooled=True)
+
     def build(self) -> nn.Module:
-        """Build the model. It reads tokens and predicts one class per sequence."""
-        input, target = Spec("token", self.length, VOCABULARY), Spec("token", 1, CLASSES, pooled=True)
-        return self.factory.build(input, target, not self.settings.bidirectional)
+        """Build the model."""
+        return self.factory.build(*self.specs, not self.settings.bidirectional)
 
 
 def sizes(case: Case) -> dict[str, Any]:
@@ -119,7 +126,7 @@ def cost(case: Case, phase: Phase, paired: bool) -> dict[str, Any]:
         ``baseline_wall_seconds``; for training, the model's ``diagnostics``, if it has any.
 
     Raises:
-        UsageError: if the model cannot be built.
+        UsageError: if the model cannot be built, or its output does not fit the task.
     """
     torch.set_num_threads(case.settings.threads)
     device = torch.device(case.device)
@@ -170,6 +177,8 @@ def _prepare(case: Case, phase: Phase) -> tuple[nn.Module, Callable[[], None]]:
             torch.inference_mode(optimiser is None),
         ):
             outputs = model(x)
+            if problem := output_misfit(outputs, x, *case.specs):
+                raise UsageError(f"output {problem}")
             if optimiser is not None:
                 loss = cross_entropy(outputs[:, 0], labels) + extra_losses(model, x.device)
                 torch.autograd.backward(loss)
@@ -239,7 +248,7 @@ def run_in_process(function: Callable[..., Any], *arguments: Any, time_limit: fl
     process.start()
     sender.close()
     try:
-        if not receiver.poll(time_limit):
+        if not receiver.poll(min(time_limit, LONGEST_WAIT)):
             return {"reason": f"stopped at its time limit of {time_limit:g} s"}
         return receiver.recv()
     except EOFError:
@@ -260,7 +269,8 @@ def _serve(sender: Connection, function: Callable[..., Any], arguments: tuple[An
     with suppress(OSError):  # if memory runs out, Linux then ends this process first
         Path("/proc/self/oom_score_adj").write_text("1000")
     try:
-        sender.send(function(*arguments))
+        with redirect_stdout(sys.stderr):  # output of the model's code must not mix with the result
+            sender.send(function(*arguments))
     except UsageError as error:
         sender.send({"reason": " ".join(str(error).split())})
     except Exception as error:

@@ -16,7 +16,7 @@ from lrtasks.results.formats import TextTable, number
 
 SCHEMA = 1
 KEYS = {"identity", "environment", "sizes", "training", "inference", "schema"}
-SHARED = ("settings", "device", "device_name", "torch", "source")
+SHARED = ("settings", "device", "device_name", "torch", "source", "baseline")
 """Parts of the identity in which the measurements of one table must agree."""
 
 COSTS = {
@@ -45,17 +45,24 @@ def read_measurements(folder: Path) -> list[dict[str, Any]]:
     """Return all measurements in ``folder``, sorted by length, with the Transformer first at each length.
 
     Raises:
-        UsageError: if there are none, one is damaged, or two differ in a part of :data:`SHARED`.
+        UsageError: if there are none, one is damaged, two differ in a part of :data:`SHARED`, or two of one model in
+            its settings or its code.
     """
     found = {file: read_measurement(file) for file in sorted(folder.glob("*.json"))}
     if not found:
         raise UsageError(f"no measurements in {folder}")
     first, *_ = found
+    firsts: dict[str, Path] = {}
     for file, entry in found.items():
         for name in SHARED:
             if entry["identity"].get(name) != found[first]["identity"].get(name):
                 differ = f"{first} and {file} were measured with different {name}"
                 raise UsageError(f"{differ}; keep them in folders of their own")
+        model = entry["identity"]["model"]
+        other = firsts.setdefault(model, file)
+        if any(entry["identity"].get(name) != found[other]["identity"].get(name) for name in ("hyper", "module")):
+            differ = f"{other} and {file} were measured with different settings or different code of {model}"
+            raise UsageError(f"{differ}; remove one, or keep them in folders of their own")
 
     def order(entry: dict[str, Any]) -> tuple[int, bool, str]:
         model: str = entry["identity"]["model"]
@@ -228,7 +235,8 @@ class Report:
                 ]
                 settings += [f"{row['model']}: {', '.join(own)}"] if own else []
             reports = entry["training"].get("diagnostics", {}).values()
-            rates = [report["activation_rate"] for report in reports if report.get("activation_rate", 1) < 1]
+            rates = [report.get("activation_rate") for report in reports]
+            rates = [rate for rate in rates if isinstance(rate, int | float) and rate < 1]
             if rates:
                 active.append(f"{name}: {', '.join(f'{rate:.2f}' for rate in rates)} of the positions active")
         return [*notes, *missing, *settings, *active]

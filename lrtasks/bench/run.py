@@ -28,8 +28,8 @@ from lrtasks.models.factory import is_registered, model_label, model_parameter_n
 
 
 def all_models() -> list[str]:
-    """Return the names of the registered models and of the baseline with unfused attention, sorted."""
-    return sorted([*models.names(), UNFUSED])
+    """Return the names of the usable registered models and of the baseline with unfused attention, sorted."""
+    return sorted([*models.registry.usable(), UNFUSED])
 
 
 def make_cases(
@@ -56,7 +56,10 @@ def make_cases(
         raise UsageError(f"two models are called {label!r}, found {', '.join(ordered)}; rename one of them")
     own = {model_label(name): name for name in ordered if not is_registered(name)}
     if len(own) == 1 and "model" in hyper:
-        hyper[next(iter(own))] = hyper.pop("model")
+        label, given = next(iter(own)), hyper.pop("model")
+        for name in (name for name in given if name in hyper.get(label, {})):
+            raise UsageError(f"{name} is given twice, as model.{name} and {label}.{name}")
+        hyper[label] = {**hyper.get(label, {}), **given}
     for model, values in hyper.items():
         if model not in {*models.names(), *own}:
             known = {*models.names(), *own}
@@ -67,18 +70,26 @@ def make_cases(
     for length in (length for length in lengths if not 1 <= length <= MAX_LENGTH):
         raise UsageError(f"a length must be at least 1 and at most {MAX_LENGTH:,}, found {length}")
     for name in [*ordered, *(own.get(label, label) for label in hyper)]:
-        case = Case(name, 1, settings, device, hyper)
         if is_registered(name):
-            _ = case.factory  # raises
-        else:
-            try:
-                with torch.device("meta"):
-                    case.build()  # report now settings that the user's own class does not take
-            except UsageError:
-                raise
-            except Exception:  # such as .item() on a meta tensor; the measurement itself reports all other errors
-                continue
+            _ = Case(name, 1, settings, device, hyper).factory  # raises
+        else:  # report now settings that the user's own class does not take
+            refusals = (_refusal(Case(name, length, settings, device, hyper)) for length in lengths)
+            first = next(refusals, "")
+            if first and all(refusals):  # a model may refuse some lengths
+                raise UsageError(first)
     return [Case(name, length, settings, device, hyper) for length in lengths for name in ordered]
+
+
+def _refusal(case: Case) -> str:
+    """Return why the user's own model cannot be built; the measurement itself reports other errors."""
+    try:
+        with torch.device("meta"):
+            case.build()
+    except UsageError as error:
+        return str(error)
+    except Exception:  # such as .item() on a meta tensor
+        return ""
+    return ""
 
 
 def run_bench(cases: Sequence[Case], out: Path, *, time_limit: float = 600.0) -> Iterator[dict[str, Any]]:
@@ -88,12 +99,14 @@ def run_bench(cases: Sequence[Case], out: Path, *, time_limit: float = 600.0) ->
     stop others. A finished measurement of the same settings, code and device is not repeated, even if it failed.
 
     Raises:
-        UsageError: if the folder or a file in it cannot be used, or another process is measuring into it.
+        UsageError: if the folder or a file in it cannot be used, another process is measuring into it, or the user's
+            model is edited meanwhile.
     """
     if not 0 < time_limit < math.inf:
         raise UsageError(f"time_limit must be above 0 seconds and finite, found {time_limit:g}")
     make_folder(out, "the results folder")
     baseline: dict[str, Any] = {}
+    sources = {case.model: case.factory.source or "" for case in cases}
     with held(out / ".lock", f"the measurements in {out}"):
         for case in cases:
             file = file_of(case, out)
@@ -103,6 +116,9 @@ def run_bench(cases: Sequence[Case], out: Path, *, time_limit: float = 600.0) ->
                     raise UsageError(f"{file} is a measurement of something else; remove it")
             else:
                 found = _measure(case, time_limit, {} if case.model == BASELINE else baseline)
+                before = sources[case.model]  # a random name for an object without a source file
+                if not before.startswith("object ") and (case.factory.source or "") != before:
+                    raise UsageError(f"{case.model} was edited while it was measured; give the same command again")
                 write_atomically(file, (json.dumps(found, indent=1, allow_nan=False) + "\n").encode())
             if case.model == BASELINE:
                 baseline = found
@@ -120,7 +136,7 @@ def _measure(case: Case, time_limit: float, baseline: Mapping[str, Any]) -> dict
         found[phase] = measured(cost, case, phase, paired)
         if paired and "reason" in found[phase]:  # a model that fails together with the Transformer may succeed alone
             found[phase] = measured(cost, case, phase, False)
-    return found
+    return json.loads(json.dumps(found), parse_constant=lambda _: None)  # diagnostics may hold NaN
 
 
 def identity(case: Case) -> dict[str, Any]:

@@ -343,6 +343,9 @@ def _step(probe: _Probe) -> None:
     if (shape := tuple(outputs[0].shape)) != wanted:
         raise UsageError(f"step must return an output of shape (batch, target width) = {wanted}, found {shape}")
     streamed = torch.stack(outputs[-expected.shape[1] :], 1)
+    if not streamed.isfinite().all():
+        where = _place(~streamed.isfinite(), "output position")
+        raise UsageError(f"step gives outputs that are not finite, first at {where}")
     what = "step, one position after the other, gives other outputs than forward"
     probe.compare(expected, streamed, what, tolerance=STEP_TOLERANCE)
 

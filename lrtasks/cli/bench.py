@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -58,7 +60,7 @@ def bench(
 
         lengths = [_length(text) for text in length.split(",")]
         hyper = _by_model(settings or [])
-        words = models.split(",")
+        words = [word.strip() for word in models.split(",")]
         # an unknown name is reported before torch is loaded
         registry.select([name for name in words if name != UNFUSED] or BASELINE)
 
@@ -69,8 +71,9 @@ def bench(
 
         shared: dict[str, Any] = {"d_model": d_model, "layers": layers, "batch": batch, "bidirectional": bidirectional}
         made = Settings.make(**shared, repeats=repeats, patience=patience, threads=threads)
-        wanted = [name for word in words for name in (all_models() if word == "all" else [word])]
-        cases = make_cases(wanted, lengths, made, chosen_device(device).type, hyper)
+        with redirect_stdout(sys.stderr):  # output of the model's code must not mix with the result
+            wanted = [name for word in words for name in (all_models() if word == "all" else [word])]
+            cases = make_cases(wanted, lengths, made, chosen_device(device).type, hyper)
         found = []
         with Progress("bench", "measurements", len(cases)) as progress:
             for measurement in run_bench(cases, out, time_limit=time_limit):

@@ -561,19 +561,21 @@ def _state_at_end(model: Backbone) -> int:
     length = model.input.length
     declared = [method for _, method in offered(model, "cache_bytes")]
     start, *first = _sizes(model, min(length, 2))
-    shared = 2 * start - _bytes(model.initial_state(2))
+    # an initial state may have one row for the whole batch: its rows become those of the batch in the first step
+    _, double = _sizes(model, 1, rows=2)
+    shared = 2 * first[0] - double
     if all(found - start == sum(size(steps) for size in declared) for steps, found in enumerate(first, 1)):
         return start - shared + sum(size(length) for size in declared)
     *_, before, last = _sizes(model, min(length, PROBED))
     return last - shared + max(length - PROBED, 0) * (last - before)
 
 
-def _sizes(model: Backbone, steps: int) -> Iterator[int]:
-    """Yield the bytes of the state of one sequence at the start and after each of ``steps`` positions."""
+def _sizes(model: Backbone, steps: int, rows: int = 1) -> Iterator[int]:
+    """Yield the bytes of the state of ``rows`` sequences at the start and after each of ``steps`` positions."""
     width = (model.input.width,) if model.input.kind == "real" else ()
     parameter = next(model.parameters())
-    x = torch.zeros(1, *width, device=parameter.device, dtype=parameter.dtype if width else torch.int64)
-    state = model.initial_state(1)
+    x = torch.zeros(rows, *width, device=parameter.device, dtype=parameter.dtype if width else torch.int64)
+    state = model.initial_state(rows)
     yield _bytes(state)
     for _ in range(steps):
         _, state = model.step(x, state)

@@ -103,6 +103,36 @@ def test_an_edit_of_the_users_model_makes_another_case(tmp_path: Path) -> None:
     assert len(files) == 2
 
 
+EVEN = """
+import lrtasks
+from torch import nn
+
+class Even(nn.Module):
+    def __init__(self, input, target, hidden=8, depth=1):
+        super().__init__()
+        if input.length % 2:
+            raise lrtasks.UsageError("the length must be even")
+        self.inner = nn.Embedding(input.width, hidden)
+"""
+
+
+def test_a_model_may_refuse_some_lengths(tmp_path: Path) -> None:
+    (tmp_path / "even.py").write_text(EVEN)
+    address = f"{tmp_path / 'even.py'}:Even"
+    assert len(make_cases([address], [15, 16], SETTINGS)) == 4
+    with pytest.raises(UsageError, match="the length must be even"):
+        make_cases([address], [15, 17], SETTINGS)
+
+
+def test_model_and_the_label_of_the_users_model_may_both_have_settings(tmp_path: Path) -> None:
+    (tmp_path / "even.py").write_text(EVEN)
+    address = f"{tmp_path / 'even.py'}:Even"
+    *_, case = make_cases([address], [16], SETTINGS, hyper={"model": {"hidden": 4}, "Even": {"depth": 3}})
+    assert case.factory.parameters == {"hidden": 4, "depth": 3}
+    with pytest.raises(UsageError, match="hidden is given twice"):
+        make_cases([address], [16], SETTINGS, hyper={"model": {"hidden": 4}, "Even": {"hidden": 3}})
+
+
 def test_a_hybrid_has_layers_of_its_own() -> None:
     *_, hybrid = make_cases(["hybrid"], [32], SETTINGS, hyper={"hybrid": {"layers": "gla:1"}})
     assert type(hybrid.build().blocks[0].mixer).__name__ == "GLALayer"

@@ -52,6 +52,29 @@ def test_a_model_that_cannot_be_is_recorded_and_not_tried_again(command: Command
     assert "hyena at 16: no training nor inference nor sizes: hyena is a causal model" in again.out
 
 
+PRINTS = """
+from torch import nn
+
+class Prints(nn.Linear):
+    def __init__(self, d_model):
+        super().__init__(d_model, d_model)
+        print("built")
+
+    def forward(self, x):
+        print("called")
+        return super().forward(x)
+"""
+
+
+@pytest.mark.e2e
+def test_output_of_a_layer_is_no_result(tmp_path: Path) -> None:
+    (tmp_path / "prints.py").write_text(PRINTS)
+    words = [sys.executable, "-m", "lrtasks", *SMALL, "--length", "16", "--models", "s4d, prints.py:Prints", "--json"]
+    said = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True, env=dict(os.environ))
+    assert [row["model"] for row in json.loads(said.stdout)["rows"]] == ["transformer", "s4d", "Prints"]
+    assert "called" in said.stderr
+
+
 WRONG = """
 from torch import nn
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import mmap
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from lrtasks.bench import UNFUSED, Phase, measure
+from lrtasks.bench import PHASES, UNFUSED, Phase, measure
 from lrtasks.bench.measure import Case, PeakMemory, Settings, cost, kernel_entry, run_in_process, sizes
 from lrtasks.errors import UsageError
 from lrtasks.models import build
@@ -122,6 +123,14 @@ def test_sizes_are_those_of_the_model() -> None:
 def test_what_cannot_be_built_is_refused() -> None:
     with pytest.raises(UsageError, match="hyena is a causal model"):
         cost(case("hyena", 32, bidirectional=True), "inference", False)
+
+
+def test_an_output_that_does_not_fit_the_task_is_not_timed(tmp_path: Path) -> None:
+    code = "from torch import nn\n\ndef every(input, target):\n    return nn.Embedding(input.width, target.width)\n"
+    (tmp_path / "every.py").write_text(code)
+    for phase in PHASES:
+        with pytest.raises(UsageError, match="output must have shape"):
+            cost(case(f"{tmp_path / 'every.py'}:every", 32), phase, False)
 
 
 @on_linux

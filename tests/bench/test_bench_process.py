@@ -20,6 +20,10 @@ def test_the_value_comes_back_from_another_process() -> None:
     assert total == 5 and process != os.getpid()
 
 
+def test_a_limit_of_years_is_no_limit() -> None:
+    assert run_in_process(functions.process_and_sum, 2, 3, time_limit=1e12)[1] == 5
+
+
 @pytest.mark.parametrize(
     ("function", "reason"),
     [

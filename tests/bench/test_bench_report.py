@@ -141,6 +141,13 @@ def test_the_share_of_active_positions_is_told() -> None:
     assert "seqboat at 1,024: 0.25, 0.50 of the positions active" in notes
 
 
+def test_other_diagnostics_of_the_users_layer_are_not_shares() -> None:
+    reports = {f"blocks.{i}": {"activation_rate": value} for i, value in enumerate(([0.5], None, "half"))}
+    entry = some()[2]
+    phase = {**entry["training"], "diagnostics": reports}
+    assert Report([{**entry, "training": phase}]).notes() == Report([entry]).notes()
+
+
 def test_notes_say_what_was_measured_and_what_is_missing() -> None:
     alone = {"cpu_seconds": [1.0], "wall_seconds": [1.0], "peak_bytes": 1}
     failed = made("mega", 4096, 1, 1, training={"reason": "out of memory"}, inference=alone)

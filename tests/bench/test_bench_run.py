@@ -137,6 +137,42 @@ def test_a_folder_can_be_read_without_measuring(tmp_path: Path) -> None:
         read_measurements(tmp_path)
 
 
+@pytest.mark.usefixtures("measured")
+@pytest.mark.parametrize("hyper", [{"seqboat": {"window": 7}}, {"transformer": {"heads": 1}}], ids=str)
+def test_measurements_of_a_model_with_different_settings_are_not_mixed(hyper: dict[str, Any], tmp_path: Path) -> None:
+    for changes, length in (({}, 16), (hyper, 32)):
+        list(run_bench(make_cases(["seqboat"], [length], SETTINGS, hyper=changes), tmp_path))
+    with pytest.raises(UsageError, match=r"were measured with different .*folders of their own"):
+        read_measurements(tmp_path)
+
+
+def test_diagnostics_that_are_not_finite_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reports = {"diagnostics": {"blocks.0": {"norm": float("nan"), "gate": 0.5}}}
+    install(monkeypatch, lambda *words: {**figures(*words), **reports})
+    made = make_cases([], [16], SETTINGS)
+    (found,) = run_bench(made, tmp_path)
+    assert found["training"]["diagnostics"] == {"blocks.0": {"norm": None, "gate": 0.5}}
+    assert list(run_bench(made, tmp_path)) == [found]
+
+
+def test_a_model_that_is_edited_meanwhile_leaves_no_measurement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "mine.py"
+    code = "from torch import nn\n\ndef mine(d_model):\n    return nn.Linear(d_model, d_model)\n"
+    file.write_text(code)
+
+    def edit(*words: Any) -> dict[str, Any]:
+        if words[0].name != "transformer":
+            file.write_text(f"{code}# edited\n")
+        return figures(*words)
+
+    install(monkeypatch, edit)
+    with pytest.raises(UsageError, match="was edited while it was measured"):
+        list(run_bench(make_cases([f"{file}:mine"], [16], SETTINGS), tmp_path / "out"))
+    assert len(list((tmp_path / "out").glob("*.json"))) == 1
+
+
 def test_mistakes(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="file cannot be made"):

@@ -388,6 +388,10 @@ BROKEN: dict[str, tuple[Callable[[], nn.Module], str]] = {
         variant(Streams, step=lambda self, x, state: (Streams.step(self, x, state)[0][:, :1], state)),
         r"step must return an output of shape \(batch, target width\) = \(3, 2\), found \(3, 1\)",
     ),
+    "StreamNaN": (
+        variant(Streams, step=lambda self, x, state: (Streams.step(self, x, state)[0] * float("nan"), state)),
+        "step gives outputs that are not finite, first at row 0, output position 0",
+    ),
     "StreamFails": (
         variant(Streams, step=failing(IndexError("state is full"))),
         "step fails at position 0: IndexError: state is full",

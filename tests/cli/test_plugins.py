@@ -12,6 +12,8 @@ import pytest
 from plugin_packages import IDENTITY, WAVE, importable, write_package
 
 from lrtasks import generators, models
+from lrtasks.bench.measure import Settings
+from lrtasks.bench.run import all_models, make_cases
 from lrtasks.suite.expand import make_suite
 
 Command = Callable[..., Any]
@@ -120,6 +122,13 @@ def test_a_suite_of_everything_leaves_out_what_is_broken() -> None:
     assert {("same", "wave"), ("dlr", "shift"), ("dlr", "wave")} <= run
     assert {("twin", "wave"), ("lost-model", "wave"), ("dlr", "lost"), ("dlr", "ripple")} <= skipped
     assert not {"twin", "lost-model", "lost", "ripple"} & {name for pair in run for name in pair}
+
+
+@pytest.mark.usefixtures("plugins")
+def test_a_bench_of_everything_leaves_out_what_is_broken() -> None:
+    found = all_models()
+    assert {"same", "dlr"} <= set(found) and not {"twin", "lost-model"} & set(found)
+    assert make_cases(found, [16], Settings())
 
 
 @pytest.mark.usefixtures("plugins")

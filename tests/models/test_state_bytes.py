@@ -117,6 +117,21 @@ def test_a_state_that_is_an_object_with_tensors_is_counted() -> None:
     assert state_bytes(model) == 30 * 12
 
 
+class OneRow(Remembers):
+    """Starts from one row, which stands for all rows of the batch."""
+
+    def initial_state(self, batch: int) -> Tensor:
+        return torch.zeros(1, 3)
+
+    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        return x, state + x[:, :3]
+
+
+def test_a_state_that_starts_as_one_row_is_not_shared() -> None:
+    model = Backbone(Spec("token", LENGTH, 5), Spec("token", 1, 2, pooled=True), 8, [OneRow(1)], causal=True)
+    assert state_bytes(model) == 12
+
+
 def test_parameter_count_leaves_out_frozen_values_and_counts_complex_ones_twice() -> None:
     module = nn.Linear(3, 2)  # 6 weights and 2 biases
     module.bias.requires_grad_(False)
