@@ -30,6 +30,8 @@ FINISHED = ("done", "diverged")
 """Statuses of runs that need no more work."""
 NOT_CAUSAL = "the model is not causal, but the task is"
 """Beginning of a note: outputs of the trained model change with later inputs, so its score is not comparable."""
+NOT_COMPARABLE = "not comparable: not causal on a causal task"
+"""Remark on the score of such a run in tables and reports."""
 MAX_BYTES = 32 * 2**20
 """Largest size of a record file, in bytes; a larger file is not read."""
 MAX_NUMBER = 1e100

@@ -141,6 +141,7 @@ def plot(
 
     Example: lrtasks plot curves runs --tasks shift -o curves.pdf
     """
+    from lrtasks.record import NOT_COMPARABLE
     from lrtasks.results import plots
     from lrtasks.results.frame import make_frame, read_runs
     from lrtasks.results.style import save
@@ -158,6 +159,9 @@ def plot(
     made = arrange(_chosen(make_frame(runs), models, tasks), unequal_budgets=unequal_budgets)
     more = {"cost": against} if kind == "scatter" else {}
     figure = plots.KINDS[kind](made, [record for _, record in runs], **more)
+    unfair = made.loc[made["not_causal"].eq(True), ["column", "row"]].drop_duplicates()
+    for column, row in unfair.itertuples(index=False):
+        sys.stderr.write(f"lrtasks: {NOT_COMPARABLE}: {column} on {row}\n")
     print(f"wrote {save(figure, path)}")
 
 

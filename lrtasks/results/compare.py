@@ -21,6 +21,7 @@ import pandas as pd
 
 from lrtasks.budget import SHARED_BUDGET
 from lrtasks.errors import UsageError, unknown
+from lrtasks.record import NOT_COMPARABLE
 from lrtasks.registry import file_digest
 from lrtasks.results.formats import TextTable, number
 from lrtasks.results.frame import OUTCOME
@@ -127,8 +128,7 @@ class Comparison:
             notes.append("p: Student's paired test over seeds, two-sided; Holm: corrected for several tests")
         for entry in self.differences:
             model = f"{entry['model']}: " if entry["model"] else ""
-            unfair = "not comparable: not causal on a causal task"
-            notes += [f"{unfair}: {model}{side.upper()} on {entry['label']}" for side in entry["not_causal"]]
+            notes += [f"{NOT_COMPARABLE}: {model}{side.upper()} on {entry['label']}" for side in entry["not_causal"]]
         return [*notes, *self.cautions, *(f"left out: {reason}" for reason in self.left_out)]
 
     def verdicts(self) -> list[str]:

@@ -25,6 +25,7 @@ from lrtasks.files import write_output
 from lrtasks.generators.base import GROUPS, Task
 from lrtasks.generators.fingerprint import FINGERPRINT, SCORED_ON
 from lrtasks.metrics import TEST_SOLVED
+from lrtasks.record import NOT_COMPARABLE
 from lrtasks.registry import own_source
 from lrtasks.results.compare import by_column
 from lrtasks.results.formats import TextTable, number, render
@@ -259,7 +260,7 @@ def notes(own: Profile, others: Sequence[Profile]) -> list[str]:
     if not own.cells:
         return [*said, f"{own.label} has no score on any instance"]
     if unfair := [name for name, cell in own.cells.items() if cell.not_causal]:
-        said.append(f"not comparable: not causal on a causal task: {own.label} on {', '.join(unfair)}")
+        said.append(f"{NOT_COMPARABLE}: {own.label} on {', '.join(unfair)}")
     if not others:
         return [*said, "no published model has run on these instances"]
     said.append(

@@ -19,6 +19,7 @@ import pandas as pd
 
 from lrtasks.errors import UsageError
 from lrtasks.metrics import TEST_SOLVED, scaled_score
+from lrtasks.record import NOT_COMPARABLE
 from lrtasks.results.formats import TextTable, number
 from lrtasks.results.settings import any_object, as_given, labels, owned, require_equal_budgets, settings_in
 from lrtasks.results.statistics import bootstrap, half_width
@@ -316,7 +317,7 @@ class Table:
             said = f"{count} chose the lowest or highest {names} that was tried: a value beyond it may be better"
             notes.append(f"{said} ({unsolved} of these cells are not solved by every seed)")
         unfair = [f"{cell['column']} on {cell['row']}" for cell in scored if cell["not_causal"]]
-        notes += [f"not comparable: not causal on a causal task: {', '.join(unfair)}"] if unfair else []
+        notes += [f"{NOT_COMPARABLE}: {', '.join(unfair)}"] if unfair else []
         with_paper = [cell for cell in self.cells if cell["scored"] or cell["paper_beside"] is not None]
         return [*notes, *versions_note(self.runs["version"]), *paper_notes(with_paper)]
 

@@ -12,6 +12,7 @@ import pytest
 from made_records import COST, framed, made
 
 from lrtasks.errors import UsageError
+from lrtasks.record import NOT_CAUSAL, NOT_COMPARABLE
 from lrtasks.results import RunRecord, plots
 from lrtasks.results.style import COLOURS, MARKERS, series
 from lrtasks.results.table import arrange
@@ -315,6 +316,12 @@ def test_the_command_writes_the_form_that_the_name_says(results: Callable[..., A
         assert Path(name).read_bytes().startswith(start)
     results("heatmap", "-o", "again.pdf")
     assert Path("again.pdf").read_bytes() == Path("a.pdf").read_bytes()
+
+
+def test_the_command_names_models_that_are_not_causal(results: Callable[..., Any]) -> None:
+    record = made(model="dss", curve=curve(0.1, 0.5), notes=[f"{NOT_CAUSAL}: outputs change"], seed=1)
+    record.write(Path("runs/1"))
+    assert results("heatmap", "-o", "a.pdf").err == f"lrtasks: {NOT_COMPARABLE}: dss on shift\n"
 
 
 @pytest.mark.parametrize(

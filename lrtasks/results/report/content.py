@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 from PIL import Image
 
-from lrtasks.record import MAX_BYTES, PANEL, STATUSES, RunRecord, score_name
+from lrtasks.record import MAX_BYTES, NOT_COMPARABLE, PANEL, STATUSES, RunRecord, score_name
 from lrtasks.results.formats import number
 from lrtasks.results.frame import make_frame
 from lrtasks.results.table import CELL, Row, aggregate, arrange, plain_rows, unscored
@@ -94,7 +94,7 @@ class Result:
         """Remarks on a score: runs of the cell that do not count in it, and whether it is not comparable."""
         if self.score is None:
             return []
-        unfair = ["not comparable: not causal on a causal task"] if self.cell["not_causal"] else []
+        unfair = [NOT_COMPARABLE] if self.cell["not_causal"] else []
         return [*unscored(self.cell, "without a score", f" of {len(self.records)} runs "), *unfair]
 
 
