@@ -148,7 +148,7 @@ def run_session(block: Block, page: Path, session: dict[str, Any]) -> None:
     test = doctest.DocTestParser().get_doctest(block.code, session, page.name, str(page), block.line - 1)
     test.globs = session  # the parser made a copy
     told: list[str] = []
-    doctest.DocTestRunner().run(test, out=told.append, clear_globs=False)
+    doctest.DocTestRunner(verbose=False).run(test, out=told.append, clear_globs=False)
     assert not told, "".join(told)
 
 

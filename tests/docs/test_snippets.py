@@ -151,6 +151,11 @@ def test_an_output_that_differs_is_noticed(page: Path) -> None:
         run_session(Block("session", ">>> one + 1\n1\n", 7), page, {"one": 1})
 
 
+def test_a_session_runs_in_verbose_tests(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["pytest", "-v"])
+    run_session(Block("session", ">>> one + 1\n2\n", 7), page, {"one": 1})
+
+
 def test_a_python_block_that_fails_names_its_line(page: Path) -> None:
     with pytest.raises(ZeroDivisionError) as caught:
         run_python(Block("python", "one = 1\none / 0\n", 7), page, {})

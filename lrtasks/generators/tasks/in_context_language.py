@@ -56,7 +56,7 @@ class InContextLanguage(UniformTask):
     }
 
     length: int = parameter(256, "sequence length; longer texts are cut", at_least=2, at_most=MAX_LENGTH)
-    strings: tuple[int, int] = parameter((10, 20), "minimum and maximum number of strings", at_least=1)
+    strings: tuple[int, int] = parameter((10, 20), "minimum and maximum number of strings", at_least=1, at_most=2**53)
     states: tuple[int, int] = parameter((4, 12), "minimum and maximum number of states", at_least=2, at_most=64)
     symbols: int = parameter(3, "number of symbols A", at_least=1, at_most=1024)
     edges: int = parameter(

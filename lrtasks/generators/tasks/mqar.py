@@ -48,7 +48,10 @@ class Mqar(TokenTask):
     )
     vocab: int = parameter(8192, "vocabulary size V, even: V/2 - 1 keys and V/2 values", at_least=4, at_most=2**20)
     power_a: float = parameter(
-        0.01, "number a: slot i of the queries has weight (i+1)^(a-1); near 0: early queries, 1: uniform", above=0
+        0.01,
+        "number a: slot i of the queries has weight (i+1)^(a-1); near 0: early queries, 1: uniform",
+        above=0,
+        at_most=32,
     )
     fillers: Literal["safe", "zoology", "zero"] = parameter(
         "safe", "fillers between queries: tokens other than keys and values of the sample, the whole vocabulary, or 0"

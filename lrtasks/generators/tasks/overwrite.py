@@ -52,7 +52,9 @@ class Overwrite(UniformTask):
     )
     law: Literal["mixed", "zoology"] = parameter("mixed", "distribution of updates and queries")
     length: int | None = parameter(None, "zoology: length, even; none: 2(K + U) + 2K", at_least=4, at_most=MAX_LENGTH)
-    power_a: float = parameter(0.01, "zoology: number a in the weights (i+1)^(a-1) of query slots, as in mqar", above=0)
+    power_a: float = parameter(
+        0.01, "zoology: number a in the weights (i+1)^(a-1) of query slots, as in mqar", above=0, at_most=32
+    )
 
     def check(self) -> None:
         if self.vocab % 2:
