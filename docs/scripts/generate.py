@@ -48,6 +48,7 @@ RENDERERS: dict[str, Renderer] = {
     "lengths": published.lengths,
     "measurements": published.measurements,
     "rates": published.rates,
+    "seeds": published.seeds,
     "solvers": scores.solvers,
     "solved": scores.solved,
     "tests": scores.tests,

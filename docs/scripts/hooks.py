@@ -38,7 +38,7 @@ _FORMULA = re.compile(r'<(span|div) class="arithmatex">(.*?)</\1>', re.DOTALL)
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Add the report of all published runs, and the tour."""
+    """Add the report of the published runs, and the tour."""
     for name, content in _tour():
         files.append(File.generated(config, name, content=content))
     with tempfile.TemporaryDirectory() as folder:

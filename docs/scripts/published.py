@@ -98,6 +98,15 @@ def _summary(cells: Sequence[Row]) -> str:
     return f"{solved} of {len(cells)} solved, {mean:.2f}"
 
 
+def seeds(page: Path, _: Sequence[str]) -> str:
+    """Return a sentence with the mean scaled score of each seed over all cells in the page's folder."""
+    runs = runs_of(page.parent)
+    means = runs["scaled_score"].clip(0, 1).groupby(runs["seed"]).mean()
+    *first, last = [f"{number(mean, 3)} for seed {seed}" for seed, mean in means.items()]
+    said = f"Over all cells, the mean scaled score (limited to 0 to 1) is {', '.join(first)} and {last}:"
+    return "\n".join(textwrap.wrap(said, 130))
+
+
 def measurements(page: Path, words: Sequence[str]) -> str:
     """Return the output of ``lrtasks bench --out FOLDER --show --format markdown``; a word is a subfolder."""
     report = Report(read_measurements(page.parent.joinpath(*words)))

@@ -21,6 +21,7 @@ from regions import filled, link, regions, table
 from lrtasks import generators, models
 from lrtasks.papers import NUMBER, named_in, papers
 from lrtasks.registry import Registry
+from lrtasks.results import frame
 
 DOCS = ROOT / "docs"
 MODEL_PAGES = sorted((DOCS / "models").glob("*.md"))
@@ -73,6 +74,15 @@ def test_tables_by_solved_seeds_agree_with_the_records() -> None:
     of_model = lines(DOCS / "models" / "focus.md", "solved focus focus-h")
     shown = {name: seeds for _, seeds, named in of_model for name in re.findall(r"\[(copying\S*?)\]", named)}
     assert shown["copying@reverse"] == f"{found['reverse', 'focus'][0]} of 3 seeds"
+
+
+def test_the_means_of_the_seeds_agree_with_the_published_frame() -> None:
+    runs = frame(ROOT / "results" / "published.parquet")
+    fair = runs[runs["folder"].str.startswith("fair/") & runs["candidates"].notna()]
+    region = (ROOT / "results" / "fair" / "README.md").read_text().partition("<!-- generated: seeds -->")[2]
+    found = re.findall(r"([\d.]+) for\s+seed\s+(\d)", region.partition("<!-- end")[0])
+    means = fair["scaled_score"].clip(0, 1).groupby(fair["seed"]).mean()
+    assert {int(seed): float(mean) for mean, seed in found} == means.round(3).to_dict()
 
 
 def lines(page: Path, words: str) -> list[list[str]]:
