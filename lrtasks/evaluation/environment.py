@@ -16,6 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -94,6 +95,8 @@ def flushed_denormals() -> Iterator[None]:
     """
     tiny = torch.full((1,), DENORMAL, device="cpu")
     before = bool(tiny * 1.0 == 0)  # torch has no function that returns the setting
+    for kind in (np.float32, np.float64):
+        np.finfo(kind)  # NumPy 2.0 measures a type once, and warns if it finds no such numbers
     torch.set_flush_denormal(True)
     try:
         yield

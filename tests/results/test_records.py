@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 import math
 import os
@@ -174,7 +175,7 @@ def test_one_damaged_record_hides_no_other(tmp_path: Path) -> None:
 
 def test_every_field_is_documented() -> None:
     for field in dataclasses.fields(RunRecord):
-        assert f"        {field.name}: " in (RunRecord.__doc__ or "")
+        assert f"\n    {field.name}: " in (inspect.getdoc(RunRecord) or "")
 
 
 def test_numbers_that_are_not_finite_are_read_as_none(tmp_path: Path) -> None:
