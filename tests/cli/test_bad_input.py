@@ -39,7 +39,7 @@ MISTAKES = {
     ("describe", "shfit"): "unknown task or model 'shfit'; did you mean 'shift'",
     ("preview", "strange"): "unknown task 'strange'. Allowed: FILE.py:NAME, or a name that lrtasks list tasks prints",
     ("describe", "strange"): "'strange'. Allowed: budget, FILE.py:NAME, or a name that lrtasks list prints",
-    ("eval", "--model", "dlr", "--task", "strange"): "Allowed: fingerprint, FILE.py:NAME, or a name that lrtasks list ",
+    ("eval", "--model", "dlr", "--task", "strange"): "Allowed: all, fingerprint, FILE.py:NAME, or a name that lrtasks ",
     ("eval", "--model", "hybrid", "--layers", "dlrr:1", "--task", "shift"): "did you mean 'dlr'? Allowed: attention, ",
     ("bench", "--models", "dlr", "--set", "drl.d_state=1"): "'dlr'? Allowed: a name that lrtasks list models prints",
     ("check", "shfit"): "unknown task or model 'shfit'; did you mean 'shift'",
