@@ -168,7 +168,7 @@ def _prepare(case: Case, phase: Phase) -> tuple[nn.Module, Callable[[], None]]:
     model = case.build().to(case.device).train(phase == "training")
     x = torch.randint(VOCABULARY, (case.settings.batch, case.length), device=case.device)
     labels = torch.randint(CLASSES, (case.settings.batch,), device=case.device)
-    optimiser = make_optimiser(model, Budget()) if phase == "training" else None
+    optimiser, specs = make_optimiser(model, Budget()) if phase == "training" else None, case.specs
 
     def timed() -> None:
         with (
@@ -177,7 +177,7 @@ def _prepare(case: Case, phase: Phase) -> tuple[nn.Module, Callable[[], None]]:
             torch.inference_mode(optimiser is None),
         ):
             outputs = model(x)
-            if problem := output_misfit(outputs, x, *case.specs):
+            if problem := output_misfit(outputs, x, *specs):
                 raise UsageError(f"output {problem}")
             if optimiser is not None:
                 loss = cross_entropy(outputs[:, 0], labels) + extra_losses(model, x.device)

@@ -34,6 +34,9 @@ DEFAULT_WIDTH = 64
 DENORMAL = 2.0**-130
 """A number below the smallest normal number of float32."""
 
+for _kind in (np.float32, np.float64):
+    np.finfo(_kind)  # NumPy 2.0 measures a type on first use, and warns if denormals are flushed then
+
 
 def chosen_device(device: str) -> torch.device:
     """Return the device for a value of ``--device``.
@@ -95,8 +98,6 @@ def flushed_denormals() -> Iterator[None]:
     """
     tiny = torch.full((1,), DENORMAL, device="cpu")
     before = bool(tiny * 1.0 == 0)  # torch has no function that returns the setting
-    for kind in (np.float32, np.float64):
-        np.finfo(kind)  # NumPy 2.0 measures a type once, and warns if it finds no such numbers
     torch.set_flush_denormal(True)
     try:
         yield

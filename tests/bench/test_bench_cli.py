@@ -8,11 +8,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from lrtasks.bench import run
+from lrtasks.bench.measure import Case
+from lrtasks.bench.run import all_models
 
 Command = Callable[..., Any]
 SMALL = ("bench", "--models", "s4d", "--d-model", "8", "--layers", "1", "--repeats", "1", "--out", "out")
@@ -50,6 +54,19 @@ def test_a_model_that_cannot_be_is_recorded_and_not_tried_again(command: Command
     assert "hyena is a causal model" in hyena["reasons"]["training"]
     again = command(*words)
     assert "hyena at 16: no training nor inference nor sizes: hyena is a causal model" in again.out
+
+
+def test_all_stands_beside_other_names(command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("from torch import nn\n\ndef mine(d_model):\n    return nn.Identity()\n")
+    measured: list[str] = []
+
+    def note(cases: Sequence[Case], *_: Any, **__: Any) -> Iterator[dict[str, Any]]:
+        measured.extend(case.model for case in cases)
+        return iter(())
+
+    monkeypatch.setattr(run, "run_bench", note)
+    command("bench", "--models", "all,mine.py:mine", "--length", 16)
+    assert set(measured) == {*all_models(), "mine.py:mine"}
 
 
 PRINTS = """
