@@ -218,7 +218,7 @@ class Report:
                 f"{UNFUSED}: holds its attention weights as an array, as the papers' Transformer does; the multi-head"
                 " attention of the other models runs in torch's fused kernel"
             )
-        missing, settings, active = [], [], []
+        missing, settings, active = [], dict[str, str](), []
         for entry, row in zip(self._found, self._rows, strict=True):
             name, reasons = f"{row['model']} at {row['length']:,}", row["reasons"]
             for reason in dict.fromkeys(reasons.values()):
@@ -227,19 +227,20 @@ class Report:
             for phase in PHASES:
                 if phase not in reasons and row[f"{phase}_speed"] is None:
                     missing.append(f"{name}: {phase} was timed alone: the Transformer failed, or both together")
-            if row["length"] == self._lengths[0]:  # without the shared parameters and options that are off
+            if row["model"] not in settings:  # without the shared parameters and options that are off
                 own = [
                     f"{key} {'none' if value is None else value}"
                     for key, value in entry["identity"]["hyper"].items()
                     if key not in SHARED_PARAMETERS and value is not False and value != ""
                 ]
-                settings += [f"{row['model']}: {', '.join(own)}"] if own else []
+                settings[row["model"]] = ", ".join(own)
             reports = entry["training"].get("diagnostics", {}).values()
             rates = [report.get("activation_rate") for report in reports]
             rates = [rate for rate in rates if isinstance(rate, int | float) and rate < 1]
             if rates:
                 active.append(f"{name}: {', '.join(f'{rate:.2f}' for rate in rates)} of the positions active")
-        return [*notes, *missing, *settings, *active]
+        own_settings = [f"{model}: {own}" for model, own in settings.items() if own]
+        return [*notes, *missing, *own_settings, *active]
 
 
 def _cell(value: float | None, unit: float) -> str:

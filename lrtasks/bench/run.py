@@ -21,7 +21,7 @@ from lrtasks.bench.measure import Case, Settings, cost, kernel_entry, run_in_pro
 from lrtasks.bench.report import SCHEMA, read_measurement
 from lrtasks.errors import UsageError, unknown
 from lrtasks.evaluation import optimiser
-from lrtasks.evaluation.environment import describe_environment, device_name
+from lrtasks.evaluation.environment import describe_environment, device_name, kernel_packages
 from lrtasks.files import held, make_folder, write_atomically
 from lrtasks.generators.base import MAX_LENGTH
 from lrtasks.models.factory import is_registered, model_label, model_parameter_names
@@ -151,6 +151,7 @@ def identity(case: Case) -> dict[str, Any]:
         "device": case.device,
         "device_name": device_name(torch.device(case.device)),
         "torch": torch.__version__,
+        **(kernel_packages() if case.device == "cuda" else {}),
         "source": source_digest(),
         "module": factory.source,
     }

@@ -11,7 +11,7 @@ import resource
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -124,10 +124,20 @@ def describe_environment() -> dict[str, Any]:
         "python": platform.python_version(),
         **{package: metadata.version(package) for package in packages},
         "lightning": metadata.version("pytorch-lightning"),
+        **kernel_packages(),
         "commit": _commit(),
         "platform": platform.platform(),
         "threads": torch.get_num_threads(),
     }
+
+
+def kernel_packages() -> dict[str, str]:
+    """Return the versions of the packages with GPU kernels that models may use, if they are installed."""
+    found = {}
+    for package in ("triton", "flash-linear-attention"):
+        with suppress(metadata.PackageNotFoundError):
+            found[package] = metadata.version(package)
+    return found
 
 
 def device_name(device: torch.device) -> str:

@@ -157,4 +157,5 @@ def test_notes_say_what_was_measured_and_what_is_missing() -> None:
     assert "mega at 4,096: no training: out of memory" in notes
     assert "mega at 4,096: inference was timed alone: the Transformer failed, or both together" in notes
     assert any(note.startswith("seqboat: norm layer, ") and "window none" in note for note in notes)
+    assert sum(note.startswith("mega: norm layer, ") for note in notes) == 1, "a model without the shortest length"
     assert "fused kernel" in text and "fused kernel" not in "\n".join(Report([some()[0]]).notes())

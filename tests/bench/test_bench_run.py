@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from lrtasks.bench.measure import Case, Settings
 from lrtasks.bench.report import make_row, read_measurements
 from lrtasks.bench.run import file_of, identity, make_cases, run_bench
 from lrtasks.errors import UsageError
+from lrtasks.evaluation.environment import describe_environment
 from lrtasks.files import held
 
 SETTINGS = Settings(d_model=8, layers=1, repeats=2)
@@ -70,6 +72,19 @@ def test_what_is_finished_is_not_measured_again(measured: list[Any], tmp_path: P
     measured.clear()
     assert list(run_bench(made, tmp_path))[:2] == first
     assert {length for _, length, _, _ in measured} == {32}
+
+
+def test_with_another_kernel_package_a_measurement_on_a_gpu_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "device_name", str)
+    version = metadata.version
+    found = []
+    for kernels in ("0.6.0", "0.7.0"):
+        known = {"flash-linear-attention": kernels, "triton": "3.7.1"}
+        monkeypatch.setattr(metadata, "version", lambda name, known=known: known.get(name) or version(name))
+        found.append([identity(case) for device in ("cpu", "cuda") for case in make_cases([], [16], SETTINGS, device)])
+    assert found[0][0] == found[1][0]
+    assert [on_gpu["flash-linear-attention"] for _, on_gpu in found] == ["0.6.0", "0.7.0"]
+    assert describe_environment()["flash-linear-attention"] == "0.7.0"
 
 
 def test_a_failure_is_kept_with_its_reason_and_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,8 @@
 """GPU kernels of flash-linear-attention (extra ``gpu``) for the ops with a matrix state.
 
 :func:`on` wraps an op so that it uses the kernel where possible. The kernels compute the same functions as the ops,
-but with products in TF32 or bfloat16: the relative difference may be 1e-3 in float32 and 2e-2 in bfloat16. The package
-is imported at the first use of a kernel on a GPU.
+but with products in TF32 or bfloat16: relative to the largest value, results may differ by 2e-3 in float32, and
+gradients and results in bfloat16 by 2e-2. The package is imported at the first use of a kernel on a GPU.
 
 Source: Yang and Zhang, flash-linear-attention, https://github.com/fla-org/flash-linear-attention (functions of 0.6.0).
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import re
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -34,6 +35,9 @@ WIDTHS = (16, 32, 64, 128, 256)
 """Widths of a head's keys and values that the kernels support."""
 SINGLE = ("simple_gla", "gla", "gated_delta_rule", "kda")
 """Kernels that support float32 as well as bfloat16 (according to their code in 0.6.0)."""
+GATED = ("simple_gla", "gated_delta_rule", "gated_delta_product")
+"""Kernels with one gate per head. Triton 3.4.0 to 3.7.0 compiles their backward pass wrongly for Hopper GPUs, and the
+package then raises an error (https://github.com/fla-org/flash-linear-attention/issues/640)."""
 
 
 def on(backend: OpBackend, op: Op) -> Op:
@@ -68,7 +72,7 @@ def _usable(module: str, q: Tensor, v: Tensor) -> bool:
     elif found := {q.shape[-1], v.shape[-1]}.difference(WIDTHS):
         reason = f"its kernels take heads of widths {WIDTHS}, found {', '.join(map(str, sorted(found)))}"
     else:
-        reason = _import_problem()
+        reason = _import_problem() or (_triton_problem() if module in GATED else "")
     if reason:
         warnings.warn(f"flash-linear-attention is not used: {reason}", stacklevel=2)
     return not reason
@@ -81,6 +85,15 @@ def _import_problem() -> str:
         importlib.import_module("fla.ops")
     except Exception as error:  # a package compiled for another machine may raise anything
         return f"it cannot be imported ({type(error).__name__}: {error}); pip install 'lrtasks[gpu]'"
+    return ""
+
+
+def _triton_problem() -> str:
+    """Return why kernels of :data:`GATED` have no gradients on this machine; an empty text if they have."""
+    if torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9:  # Hopper
+        version = str(importlib.import_module("triton").__version__)
+        if (3, 4) <= tuple(map(int, re.findall(r"\d+", version)[:3])) < (3, 7, 1):
+            return f"Triton {version} gives wrong gradients on this GPU; its version must be at least 3.7.1"
     return ""
 
 
