@@ -229,9 +229,14 @@ def split_preset(text: str) -> tuple[str, str]:
 
     >>> split_preset("me@home/waves.py:Wave@long")
     ('me@home/waves.py:Wave', 'long')
+
+    Raises:
+        UsageError: if there is an ``@`` and no preset.
     """
     place, colon, rest = text.rpartition(":")
-    name, _, preset = rest.partition("@")
+    name, at, preset = rest.partition("@")
+    if at and not preset:  # such as the value of a shell variable that is not set; the defaults may be far larger
+        raise UsageError(f"{text!r} names no preset after the @; give one or leave out the @")
     return place + colon + name, preset
 
 

@@ -152,6 +152,9 @@ def main() -> None:
         if isinstance(error.__context__, BrokenPipeError):  # rich and typer exit if the reader has ended
             _forget_output()
             sys.exit(1)
+        inside = traceback.extract_tb(error.__traceback__)[1:]
+        if not any(Path(frame.filename).is_relative_to(PACKAGE) for frame in inside):  # typer's completion for shells
+            sys.exit(error.code)
         _fail("the code of the model or task called sys.exit", 1, debug)
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]

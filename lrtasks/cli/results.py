@@ -174,11 +174,12 @@ def analyze(
 
     Example: lrtasks analyze runs/shift/dlr-1a2b3c4d-seed0
     """
-    from lrtasks.record import ANALYSIS
+    from lrtasks.record import ANALYSIS, FILE
     from lrtasks.results import analysis
     from lrtasks.results.formats import render
 
-    record, written = analysis.analyze(run, out or run / ANALYSIS)
+    folder = run.parent if run.name == FILE else run
+    record, written = analysis.analyze(folder, out or folder / ANALYSIS)
     if as_json:
         content = json.loads(record.to_json())
         shown = {key: content[key] for key in ("slices", "further_slices", "diagnostics")}

@@ -164,7 +164,7 @@ def execute(
     may_differ = SHARED_BUDGET if unequal_budgets or wanted.unequal_budgets else varied
     if dry_run:
         require_comparable(wanted.runs, may_differ)
-        return print_plan(planned(wanted, selected), out, device=how["device"], as_json=as_json)
+        return print_plan(planned(wanted, selected, out), out, device=how["device"], as_json=as_json)
 
     def run_all(runs: Sequence[RunConfig], on_end: OnEnd = lambda *_: None) -> list[RunRecord]:
         def on_change(progress: SuiteProgress, number: int | None) -> None:

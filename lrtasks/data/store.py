@@ -57,6 +57,8 @@ class Store:
         except Exception as error:  # each protocol raises its own types of errors
             hint = "; install lrtasks[s3]" if self.address.startswith("s3:") else ""
             raise UsageError(f"cannot use {self.address}: {error}{hint}") from error
+        if self.address.startswith("s3:") and not self._prefix.strip("/"):
+            raise UsageError(f"cannot use {self.address}: it names no bucket; an address is s3://bucket/name")
         if self.address.startswith(("file:", "local:")):
             self.root = Path(self._prefix)
 

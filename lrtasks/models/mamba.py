@@ -293,7 +293,8 @@ def trapezoid(
     if rank == 1:  # faster than the products below
         weight = (q * k).sum(-1, keepdim=True) * share.squeeze(-1).unsqueeze(2) + D.unsqueeze(-1)
         return torch.addcmul(y, weight, v), S
-    scores = torch.einsum("blrhn,blshn->blhrs", q, k) * share + D[:, None, None] * torch.eye(rank).to(D)
+    own_step = D[:, None, None] * torch.eye(rank, dtype=D.dtype, device=D.device)
+    scores = torch.einsum("blrhn,blshn->blhrs", q, k) * share + own_step
     return y + torch.einsum("blhrs,blshp->blrhp", scores, v), S
 
 

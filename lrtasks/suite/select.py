@@ -25,6 +25,7 @@ from lrtasks.record import FILE, FINISHED, LOCK, RunRecord, read_record, read_re
 from lrtasks.results.settings import cell_of
 from lrtasks.run_config import RunConfig
 from lrtasks.suite.expand import Suite, labelled
+from lrtasks.suite.run import look
 
 BY = ("val",)
 """Streams on which settings can be chosen."""
@@ -110,9 +111,10 @@ def run_selected(
     return chosen, [records[run.digest] for run in chosen], failed
 
 
-def planned(suite: Suite, names: Sequence[str]) -> list[RunConfig]:
-    """Return as many runs as :func:`run_selected` executes; the other seeds have the first value in place of the best.
+def planned(suite: Suite, names: Sequence[str], out: Path | None = None) -> list[RunConfig]:
+    """Return as many runs as :func:`run_selected` executes.
 
+    The other seeds have the best value if the runs of the first seed are finished below ``out``, otherwise the first.
     Without ``names``, nothing is selected.
     """
     if not names:
@@ -120,7 +122,10 @@ def planned(suite: Suite, names: Sequence[str]) -> list[RunConfig]:
     bare, found = _bare(suite, names), list[RunConfig]()
     for runs in _groups(suite, bare):
         first = [run for run in runs if run.seed == min(other.seed for other in runs)]
-        at = _values(first[0], bare)
+        tried = [(run, look(run, run.folder(out))[1]) for run in first] if out else []
+        ranks = {run.digest: _rank(record) for run, record in tried if record}
+        best = max(first, key=lambda run: ranks[run.digest]) if len(ranks) == len(first) else first[0]
+        at = _values(best, bare)
         found += first + [run for run in runs if run.seed != first[0].seed and _values(run, bare) == at]
     return found
 

@@ -55,6 +55,15 @@ def test_names_are_completed_after_a_comma() -> None:
     assert {"shift", "sgconv"} <= {*complete_names("s")}
 
 
+def test_a_shell_completes_words_without_a_message(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["__main__"], "__package__", None)  # the program's name is that of its file
+    monkeypatch.setenv("_LRTASKS_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "lrtasks preview sh")
+    monkeypatch.setenv("COMP_CWORD", "2")
+    said = command()
+    assert (said.code, said.out.split(), said.err) == (0, ["shift"], "")
+
+
 @pytest.mark.parametrize(
     ("form", "as_json", "out", "chosen"),
     [

@@ -151,7 +151,7 @@ def test_orders_need_whole_numbers() -> None:
             epoch_order(*arguments)
 
 
-@pytest.mark.parametrize("out", ["nosuch://x", "zip://x", "github://x", "tar://a::file://b"])
+@pytest.mark.parametrize("out", ["nosuch://x", "zip://x", "github://x", "tar://a::file://b", "s3:///"])
 def test_addresses_that_are_not_complete_are_refused(out: str) -> None:
     with pytest.raises(UsageError, match="cannot use "):
         generate(Shift(16), out, samples=20, workers=1)

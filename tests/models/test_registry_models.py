@@ -7,6 +7,7 @@ import os
 import pickle
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 import torch
 from parity import gap
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from lrtasks import generators
 from lrtasks.check.model import check_model
@@ -239,3 +241,31 @@ assert torch.equal(found, model(x))
 def test_torch_compile_takes_a_model_whose_loops_are_not_compiled_yet(tmp_path: Path) -> None:
     """It would otherwise trace numba's compiler, and fail there."""
     subprocess.run([sys.executable, "-c", COMPILED], check=True, env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)})
+
+
+class NoWaiting(TorchDispatchMode):
+    """Refuses copies from the CPU that wait until a GPU has done all earlier work."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        copies = func is torch.ops.aten._to_copy.default and args[0].device.type == "cpu"
+        assert not copies or kwargs.get("non_blocking") or torch.device(kwargs.get("device", "cpu")).type == "cpu"
+        return func(*args, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        *((name, {}) for name in ("attention", "dlr", "dss", "hyena", "mamba", "mega", "retnet", "s4d", "sgconv")),
+        ("mamba3", {"rank": 2}),
+        ("transformer", {"positions": "alibi"}),
+    ],
+)
+def test_a_training_step_copies_nothing_to_the_device(
+    name: str, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = registry.get(name).make(**small(name) | settings)
+    model = config.build(*SPECS["signals"], causal=True).to("meta")
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())  # has no device "meta"
+    with NoWaiting():
+        model(torch.empty(2, LENGTH, 3, device="meta")).sum().backward()

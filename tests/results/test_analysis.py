@@ -115,6 +115,12 @@ def test_plots_in_place_of_a_file_are_refused(tmp_path: Path) -> None:
         analysis.analyze(tmp_path, tmp_path / "record.json")
 
 
+def test_the_file_of_a_record_stands_for_its_folder(run: Path, tmp_path: Path, command: Any) -> None:
+    by_folder, by_file = (command("analyze", where, "-o", tmp_path / "plots") for where in (run, run / "record.json"))
+    assert by_folder.code == 0 and "kernel" in by_folder.out
+    assert by_file == by_folder
+
+
 def test_a_run_without_a_curve_is_refused(run: Path, tmp_path: Path) -> None:
     content = json.loads((run / "record.json").read_text())
     content.update(curve=[], status="running")

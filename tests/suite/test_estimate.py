@@ -32,6 +32,19 @@ def test_a_selection_runs_the_other_seeds_at_one_value() -> None:
     assert sorted(found) == [(model, seed) for model in ("attention", "dlr") for seed in (0, 0, 1, 2)]
 
 
+def test_a_finished_selection_is_planned_at_its_best_value(tmp_path: Path) -> None:
+    content = {"models": ["attention"], "tasks": ["cumsum"], "seeds": 2}
+    suite = make_suite(content, {**SETTINGS, "lr": "1e-3,3e-3"})
+    for run in suite.runs:
+        if run.seed == 0:
+            assert [each.budget.lr for each in planned(suite, ("lr",), tmp_path)] == [0.001, 0.003, 0.001]
+            record = run.record("done")
+            record.scores = {"val": {"r2": run.budget.lr}}
+            run.folder(tmp_path).mkdir(parents=True)
+            record.write(run.folder(tmp_path))
+    assert [each.budget.lr for each in planned(suite, ("lr",), tmp_path)] == [0.001, 0.003, 0.003]
+
+
 def test_steps_of_earlier_runs_give_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(estimate, "seconds_per_step", lambda *_: pytest.fail("nothing needs to be timed"))
     done = config()

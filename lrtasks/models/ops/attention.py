@@ -71,7 +71,7 @@ def attend(
         empty = ~visible.any(-1, keepdim=True)
         visible = visible | empty
     if slopes is not None:
-        exact = slopes.to(q.device, torch.promote_types(q.dtype, torch.float32))
+        exact = slopes.to(q.device, torch.promote_types(q.dtype, torch.float32), non_blocking=True)
         penalty = (exact[:, None, None] * distance.abs()).to(q.dtype)
         visible = (-penalty).masked_fill(~visible, -math.inf)
     y = F.scaled_dot_product_attention(q, k, v, attn_mask=visible, scale=1.0)

@@ -246,9 +246,9 @@ class _ExpKernel(torch.autograd.Function):
         grad = torch.nn.functional.pad(grad, (0, plan.L1 * plan.B - grad.shape[-1])).contiguous()
         grad_W = torch.empty_like(W)
         grad_pole = torch.zeros(W.shape[0], W.shape[2], dtype=torch.complex128, device=W.device)
-        starts = torch.arange(plan.L1).to(grad) * plan.B
+        starts = torch.arange(plan.L1, device=grad.device).to(grad) * plan.B
         sum_and_moment = torch.stack([torch.ones_like(starts), starts])
-        offsets = torch.arange(plan.B).to(grad).unsqueeze(0)
+        offsets = torch.arange(plan.B, device=grad.device).to(grad).unsqueeze(0)
         with _full_precision(W.device):
             for g in plan.groups:
                 fine, coarse = kept or plan.tables(g, rate, freq, grad.dtype)
