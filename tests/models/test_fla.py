@@ -82,8 +82,9 @@ KERNELS = {
 
 @pytest.fixture(autouse=True)
 def imported_anew() -> None:
-    """Let each test decide whether the package can be imported."""
+    """Let each test decide whether the package can be imported, and which Triton there is."""
     fla._import_problem.cache_clear()
+    fla._triton_problem.cache_clear()
 
 
 @pytest.fixture

@@ -88,6 +88,7 @@ def _import_problem() -> str:
     return ""
 
 
+@functools.cache
 def _triton_problem() -> str:
     """Return why kernels of :data:`GATED` have no gradients on this machine; an empty text if they have."""
     if torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9:  # Hopper
