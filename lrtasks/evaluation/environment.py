@@ -10,6 +10,7 @@ import platform
 import resource
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import metadata
@@ -34,6 +35,8 @@ DEFAULT_WIDTH = 64
 DENORMAL = 2.0**-130
 """A number below the smallest normal number of float32."""
 
+_LAUNCH = threading.Lock()
+"""Fabric replaces methods of torch's DataLoader while it is launched, which two threads must not do at once."""
 for _kind in (np.float32, np.float64):
     np.finfo(_kind)  # NumPy 2.0 measures a type on first use, and warns if denormals are flushed then
 
@@ -69,7 +72,8 @@ def make_fabric(device: str, precision: str) -> Fabric:
         strategy="ddp" if world > 1 else "auto",
         precision="bf16-mixed" if precision == "bf16" else "32-true",
     )
-    fabric.launch()
+    with _LAUNCH:
+        fabric.launch()
     if joins:
         atexit.register(_leave)
     return fabric

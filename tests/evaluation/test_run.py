@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,6 +21,7 @@ import lrtasks
 from lrtasks.errors import UsageError
 from lrtasks.evaluation import loop
 from lrtasks.evaluation.batches import HELD_OUT_SEED, BatchStream, Replay
+from lrtasks.evaluation.environment import make_fabric
 from lrtasks.evaluation.scoring import BASELINE_BATCHES, baseline_scores
 from lrtasks.models.base import state_bytes
 from lrtasks.results import read_record
@@ -64,6 +66,22 @@ def restless() -> Iterator[None]:
     sys.setswitchinterval(1e-5)
     yield
     sys.setswitchinterval(before)
+
+
+def test_fabric_is_launched_in_one_thread_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    inside: list[Any] = []
+    most: list[int] = []
+
+    def launch(self: Any) -> None:
+        inside.append(self)
+        time.sleep(0.02)
+        most.append(len(inside))
+        inside.remove(self)
+
+    monkeypatch.setattr("lightning_fabric.Fabric.launch", launch)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: make_fabric("cpu", "32"), range(4)))
+    assert most == [1] * 4
 
 
 @pytest.mark.usefixtures("restless")
