@@ -66,7 +66,8 @@ def check_model(
     * a second model that loads the state of the first gives the same outputs (not checked for a module already built).
 
     A training step, with extra losses, gives every trainable parameter a finite gradient; some gradient is not zero.
-    In training mode, the same weights, buffers, input and random numbers give the same output after another batch.
+    In training mode, the same weights, buffers, input and random numbers give the same output after another batch;
+    if ``causal``, outputs do not change when later inputs change (dropout and batch norms in evaluation mode).
     ``parameter_options``, ``extra_losses`` and ``diagnostics``, if offered, have the form that
     :class:`lrtasks.models.Block` describes. Output o belongs to input position ``input.length - target.length + o``, so
     only a target as long as the input checks all positions of a model. The check has no side effects: it copies a
@@ -111,6 +112,8 @@ def check_model(
                 or collect(probe, _gradients)
                 or collect(probe, _training_state)
             )
+            if causal and not problems:
+                problems = collect(probe, _training_causality)
             if not isinstance(model, nn.Module):
                 with _seeded(seed + 1):
                     problems += collect(probe, _reload)
@@ -272,25 +275,41 @@ def _rows(probe: _Probe) -> None:
 
 def _causality(probe: _Probe) -> None:
     """Check that outputs up to t stay the same when inputs after t change. Each t is one row of a batch."""
-    length, x = probe.input.length, probe.x
+    cuts, x = _cuts(probe), probe.x[:1]
+    if not cuts:
+        return
+    rows = torch.cat([_changed_after(cut, x, probe.draw(1), probe.input) for cut in cuts])
+    expected, found = probe.outputs(probe.x)[:1], probe.outputs(rows)[:, None]
+    for cut, outputs in zip(cuts, found, strict=True):
+        _compare_up_to(cut, probe, expected, outputs)
+
+
+def _cuts(probe: _Probe) -> list[int]:
+    """Return the positions t at which causality is checked; none if the last output is the only one."""
+    length = probe.input.length
     first = length - probe.target.length
     if probe.target.pooled or first >= length - 1:
-        return  # there is only the last output, which may depend on all inputs
+        return []  # the last output may depend on all inputs
     ends = (2**k - 1 for k in range((length - 1).bit_length()))  # of chunks whose length is a power of two
     spaced = torch.linspace(first, length - 2, CUTS).round().int().tolist()
-    cuts = sorted({*spaced, *ends})
-    rows, other = x[:1].repeat(len(cuts), *(1,) * (x.dim() - 1)), probe.draw(len(cuts))
-    if probe.input.kind == "token" and probe.input.width > 1:
-        other = (rows + 1 + other % (probe.input.width - 1)) % probe.input.width  # always another token
-    for row, cut in enumerate(cuts):
-        rows[row, cut + 1 :] = other[row, cut + 1 :]
-    expected, found = probe.outputs(x)[:1], probe.outputs(rows)[:, None]
-    position = torch.arange(probe.target.length, device=probe.device)[:, None] + first
-    scale = expected.abs().max()  # a convolution by FFT rounds on the scale of all outputs
+    return sorted({*spaced, *ends})
+
+
+def _changed_after(cut: int, x: Tensor, other: Tensor, input: Spec) -> Tensor:
+    """Return ``x`` with other inputs after position ``cut``."""
+    if input.kind == "token" and input.width > 1:
+        other = (x + 1 + other % (input.width - 1)) % input.width  # always another token
+    return torch.cat((x[:, : cut + 1], other[:, cut + 1 :]), 1)
+
+
+def _compare_up_to(cut: int, probe: _Probe, expected: Tensor, found: Tensor, when: str = "") -> None:
+    """Raise the problem "not causal" if outputs up to position ``cut`` differ."""
+    length = probe.input.length
+    position = torch.arange(length - probe.target.length, length, device=probe.device)[:, None]
+    what = f"not causal{when}: outputs up to input position {cut} change with the inputs after it"
     hint = "; mask what follows, pad convolutions on the left, or call check_model with causal=False"
-    for cut, outputs in zip(cuts, found, strict=True):
-        what = f"not causal: outputs up to input position {cut} change with the inputs after it"
-        probe.compare(expected, outputs, what, hint, where=position <= cut, scale=scale)
+    scale = expected.abs().max()  # a convolution by FFT rounds on the scale of all outputs
+    probe.compare(expected, found, what, hint, where=position <= cut, scale=scale)
 
 
 def _mask(probe: _Probe) -> None:
@@ -393,19 +412,41 @@ def _gradients(probe: _Probe) -> Iterator[str]:
 
 def _training_state(probe: _Probe) -> None:
     """Check that training mode keeps nothing of an earlier batch outside the state that a checkpoint stores."""
-    state = copy.deepcopy(probe.model.state_dict())
-
-    def output() -> Tensor:
-        probe.model.load_state_dict(state)
-        with _seeded(0):
-            return probe.outputs(probe.x, " in training mode", training=True).detach()
-
-    expected = output()
+    output = _training_outputs(probe)
+    expected = output(probe.x)
     probe.outputs(probe.draw(ROWS), " in training mode", training=True)
     what = (
         "in training mode, the same weights, buffers, input and random numbers give another output after another batch"
     )
-    probe.compare(expected, output(), what, "; a resumed run restores only parameters and buffers")
+    probe.compare(expected, output(probe.x), what, "; a resumed run restores only parameters and buffers")
+
+
+def _training_causality(probe: _Probe) -> None:
+    """Check causality in training mode too: a loss that reads the future is low for a model that learns nothing."""
+    output, x = _training_outputs(probe), probe.x
+    for module in probe.model.modules():
+        if isinstance(module, (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)):
+            module.register_forward_pre_hook(_evaluate)
+    expected = output(x)
+    for cut in _cuts(probe):  # one batch each: statistics of a batch may depend on its rows
+        found = output(_changed_after(cut, x, probe.draw(ROWS), probe.input))
+        _compare_up_to(cut, probe, expected, found, " in training mode")
+
+
+def _evaluate(module: nn.Module, _: object) -> None:
+    module.eval()
+
+
+def _training_outputs(probe: _Probe) -> Callable[[Tensor], Tensor]:
+    """Return a function of the input that uses the same weights, buffers and random numbers in each call."""
+    state = copy.deepcopy(probe.model.state_dict())
+
+    def output(x: Tensor) -> Tensor:
+        probe.model.load_state_dict(state)
+        with _seeded(0):
+            return probe.outputs(x, " in training mode", training=True).detach()
+
+    return output
 
 
 def _reload(probe: _Probe) -> None:

@@ -310,6 +310,10 @@ BROKEN: dict[str, tuple[Callable[[], nn.Module], str]] = {
         variant(forward=lambda self, x: (no_training if self.training else forward)(self, x)),
         "fails in training mode: RuntimeError: no training here",
     ),
+    "AheadInTraining": (
+        variant(forward=lambda self, x: forward(self, x) + self.training * x.mean(1, keepdim=True)[..., :2]),
+        "not causal in training mode: outputs up to input position 0 change",
+    ),
     "Dead": (Dead, r"no gradient reaches skip \(use it in forward, or name it in check_model"),
     "Detached": (variant(forward=lambda self, x: forward(self, x).detach()), "the output is cut off"),
     "Flat": (variant(forward=lambda self, x: forward(self, x) * 0 + 1), "the gradient is zero in every parameter"),
