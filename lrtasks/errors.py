@@ -111,12 +111,13 @@ def is_shortage(error: BaseException) -> bool:
     """Return whether an exception says that memory ran out, on the processor or on an accelerator.
 
     NumPy raises a MemoryError; in a worker process it becomes a RuntimeError whose message names the MemoryError.
-    torch raises a RuntimeError.
+    torch raises a RuntimeError, or a TypeError for a size of more than 64 bits.
 
     >>> is_shortage(MemoryError()), is_shortage(RuntimeError("CUDA out of memory.")), is_shortage(ValueError("no"))
     (True, True, False)
     """
-    signs = ("MemoryError", "allocate memory", "out of memory")
+    too_large = ("Storage size calculation overflowed", "Overflow when unpacking")
+    signs = ("MemoryError", "allocate memory", "out of memory", *too_large)
     return isinstance(error, MemoryError) or any(sign in str(error) for sign in signs)
 
 

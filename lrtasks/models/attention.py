@@ -181,6 +181,7 @@ class Transformer(TransformerLike):
         None,
         "a query sees keys fewer than this many positions away; none: all keys",
         at_least=1,
+        at_most=1 << 24,
         later=True,
     )
     conv: bool = parameter(False, "apply short convolutions to queries, keys and values", later=True)

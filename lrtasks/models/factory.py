@@ -70,7 +70,7 @@ class ModelFactory:
         """
         try:
             return self.builder(input, target, causal)
-        except (MemoryError, RuntimeError) as error:
+        except (MemoryError, RuntimeError, TypeError) as error:
             if is_shortage(error):
                 raise UsageError(f"not enough memory to build {self.name}; choose a smaller model") from error
             raise

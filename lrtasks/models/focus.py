@@ -379,7 +379,10 @@ class Focus(FocusLike):
         0.003, "threshold of the global kernel: smaller taps become zero, others shrink by it", at_least=0
     )
     smooth: int | None = parameter(
-        None, "number of taps in a running mean over the global kernel, odd; none: no running mean", at_least=1
+        None,
+        "number of taps in a running mean over the global kernel, odd; none: no running mean",
+        at_least=1,
+        at_most=1 << 24,
     )
     kernel_dropout: float = parameter(0.2, "dropout rate on the taps of the global kernel", at_least=0, at_most=0.99)
 

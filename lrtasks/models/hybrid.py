@@ -49,7 +49,9 @@ class Window(Attention):
 
     name = "window"
 
-    window: int | None = parameter(64, "a query sees keys fewer than this many positions away", at_least=1)
+    window: int | None = parameter(
+        64, "a query sees keys fewer than this many positions away", at_least=1, at_most=1 << 24
+    )
 
 
 @dataclass(frozen=True)

@@ -85,8 +85,9 @@ class LRUCore(DiagonalSSM):
     def __init__(self, config: LRU) -> None:
         super().__init__(config.d_state, {"lr_factor": config.recurrent_lr_factor})
         states, d_model, r_min, r_max = config.d_state, config.d_model, config.r_min, config.r_max
-        # avoid draws of 0, whose logarithm is not finite
+        # avoid 0 and 1, whose logarithms below are not finite, also after rounding
         squares = torch.rand(states).clamp_min(1e-7) * (r_max**2 - r_min**2) + r_min**2
+        squares = squares.clamp(1e-37, 1 - 2**-24)
         self.nu_log = nn.Parameter(torch.log(-0.5 * torch.log(squares)))
         self.theta_log = nn.Parameter(torch.log(config.max_phase * torch.rand(states).clamp_min(1e-7)))
         self.gamma_log = nn.Parameter(0.5 * torch.log1p(-squares))

@@ -297,6 +297,14 @@ def test_a_model_that_does_not_fit_into_memory_is_said_in_one_line() -> None:
         lrtasks.build_model(huge, TASK)
 
 
+@pytest.mark.parametrize(
+    ("name", "hyper"), [("deltanet", {"head_dim": 10**19}), ("focus", {"d_ffn": 2**62}), ("mega", {"d_v": 2**62})]
+)
+def test_a_width_beyond_any_memory_is_refused_in_one_line(name: str, hyper: dict[str, int]) -> None:
+    with pytest.raises(UsageError, match=f"^not enough memory to build {name}; choose a smaller model$"):
+        lrtasks.build_model(name, TASK, **hyper)
+
+
 def test_a_mixer_may_return_the_type_of_autocast() -> None:
     mixer, x = own_mixer(Mixer, 4, True, {}), torch.randn(2, 16, 4)
     with torch.autocast("cpu", torch.bfloat16):

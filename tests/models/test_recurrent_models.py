@@ -211,6 +211,12 @@ def test_variants_conform(name: str, hyper: dict[str, Any]) -> None:
     check_model(name, input=SIGNAL, target=SIGNAL, dtype=torch.float64, d_model=8, layers=layers, **hyper)
 
 
+@pytest.mark.parametrize(("r_min", "r_max"), [(0.0, 1e-25), (1 - 1e-8, 1.0)])
+def test_lru_starts_with_finite_values_at_the_ends_of_the_range(r_min: float, r_max: float) -> None:
+    model = build("lru", SIGNAL, SIGNAL, d_model=8, r_min=r_min, r_max=r_max)
+    assert all(value.isfinite().all() for value in model.parameters())
+
+
 @pytest.mark.parametrize("name", ["gla", "retnet", "linear-attention"])
 def test_canon_layers_convolve_queries_keys_and_values(name: str) -> None:
     """Site B equals maps followed by x + conv(x): a mixer without it, given these maps, gives the same."""

@@ -25,6 +25,9 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("hyena", {"filter_features": 4}, "filter_features must be odd, found 4"),
     ("hyena", {"canon": "B"}, "some of the letters ACD"),
     ("focus", {"smooth": 4}, "smooth must be odd, found 4"),
+    ("focus", {"smooth": 2**63 - 1}, "smooth must be at least 1 and at most 16,777,216"),
+    ("transformer", {"window": 10**30}, "window must be at least 1 and at most 16,777,216"),
+    ("hybrid", {"layers": "window:1", "window.window": 10**30}, "window must be at least 1 and at most 16,777,216"),
     ("focus", {"bins": 1}, "bins must be at least 2, found 1"),
     *(
         (name, hyper, message)
