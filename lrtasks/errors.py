@@ -121,6 +121,11 @@ def is_shortage(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or any(sign in str(error) for sign in signs)
 
 
+def is_lost_worker(error: BaseException) -> bool:
+    """Return whether an exception says that a background process that makes batches died; the text is torch's."""
+    return "DataLoader worker (pid" in str(error)
+
+
 SYNONYMS = {
     **dict.fromkeys(("learning_rate", "learningrate", "rate"), "lr"),
     **dict.fromkeys(("iterations", "iters", "max_steps", "num_steps", "n_steps", "train_steps", "updates"), "steps"),

@@ -16,6 +16,8 @@ from lrtasks.errors import UsageError
 
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP)
 """Errors of a file system that has no locks, such as NFS without its lock service."""
+SECONDS_TO_LOOK = 0.2
+"""Longest time for which :func:`is_held`, which takes the lock for a moment, may keep out a process that wants it."""
 
 
 def require_folder(folder: Path, what: str) -> None:
@@ -99,7 +101,7 @@ def remove_partials(path: Path) -> None:
 
 
 @contextmanager
-def held(path: Path, what: str, *, patience: float = 0.0) -> Iterator[None]:
+def held(path: Path, what: str, *, patience: float = SECONDS_TO_LOOK) -> Iterator[None]:
     """Hold the lock file ``path`` and remove it afterwards; ``what`` names the locked work in messages.
 
     The system releases the lock when this process dies for any reason. Child processes do not inherit the lock.

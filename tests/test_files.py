@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -75,6 +77,16 @@ def test_a_lock_keeps_other_processes_out_until_its_holder_is_killed(tmp_path: P
     assert not lock.exists()
 
 
+def test_a_process_that_only_looks_at_a_lock_keeps_no_other_out(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    lock.touch()
+    descriptor = os.open(lock, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)  # as is_held does, for a moment
+    threading.Timer(0.05, os.close, [descriptor]).start()
+    with held(lock, "the run"):
+        assert lock.exists()
+
+
 def test_a_lock_is_let_go_after_an_error(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), held(tmp_path / "lock", "the run"):
         raise ZeroDivisionError
@@ -82,8 +94,6 @@ def test_a_lock_is_let_go_after_an_error(tmp_path: Path) -> None:
 
 
 def test_a_lock_whose_file_was_removed_meanwhile_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import fcntl
-
     real = fcntl.flock
 
     def late(descriptor: int, operation: int) -> None:

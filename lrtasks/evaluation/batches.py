@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from lrtasks.errors import UsageError, with_line
+from lrtasks.errors import UsageError, first_line, with_line
 from lrtasks.generators.base import SPLITS, Split, Task, mislabelled
 from lrtasks.generators.randomness import epoch_order
 from lrtasks.machine import MAX_WORKERS, cores
@@ -234,10 +234,16 @@ def load(stream: BatchStream, numbers: range, *, workers: int, pin: bool = False
         # a separate generator: the loader draws a base seed, which must not advance torch's global generator
         generator=torch.Generator(),
     )
-    for loaded in loader:
-        if isinstance(loaded, Exception):
-            raise loaded
-        yield loaded
+    try:
+        for loaded in loader:
+            if isinstance(loaded, Exception):
+                raise loaded
+            yield loaded
+    except (ConnectionError, EOFError) as error:
+        if not workers:
+            raise
+        # the worker died while it handed over a batch; errors of its own arrive as values
+        raise RuntimeError(f"DataLoader worker (pid unknown) is lost: {first_line(error)}") from error
 
 
 def worker_count(workers: int | str) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from torch import nn
 
-from lrtasks.errors import UsageError, with_line
+from lrtasks.errors import UsageError, is_lost_worker, with_line
 from lrtasks.evaluation import loop
 from lrtasks.evaluation.batches import BatchStream, Replay, held_out
 from lrtasks.evaluation.scoring import BASELINE_BATCHES, baseline_scores
@@ -90,6 +90,8 @@ def score_further(
             record.scores[name], record.errors[name] = scorer.scores(), scorer.error()
             record.further_slices[name] = scorer.slices()
         except Exception as error:  # a model may raise anything at a length that it was not built for
+            if is_lost_worker(error):
+                raise
             reason = error if isinstance(error, loop.DivergedError) else with_line(error)
             record.notes.append(f"test {name}: not possible: {reason}")
             continue

@@ -58,6 +58,7 @@ class State:
         curve: one entry per evaluation: ``step``, ``loss`` and the validation scores.
         best: best validation score so far.
         notes: the notes of the record, which a resumed run keeps.
+        peak_memory_bytes: peak memory of this process and of earlier processes of the run.
     """
 
     step: int = 0
@@ -68,6 +69,7 @@ class State:
     curve: list[dict[str, Any]] = field(default_factory=list)
     best: float = -math.inf
     notes: list[str] = field(default_factory=list)
+    peak_memory_bytes: int = 0
 
 
 def train(

@@ -21,7 +21,7 @@ from torch import nn
 
 import lrtasks
 from lrtasks.budget import Budget
-from lrtasks.errors import UsageError, first_line, is_shortage, with_line
+from lrtasks.errors import UsageError, first_line, is_lost_worker, is_shortage, with_line
 from lrtasks.evaluation import checkpoint, environment, loop
 from lrtasks.evaluation.batches import Replay, Streams, check_batch, make_streams
 from lrtasks.evaluation.causality import uses_future
@@ -281,7 +281,7 @@ class _Run:
                 self._close("failed", with_line(error))
                 if isinstance(error, SystemExit):
                     raise RuntimeError("the code of the model or task called sys.exit during the run") from error
-                if "DataLoader worker (pid" in str(error):
+                if is_lost_worker(error):
                     died = f"a background process that makes batches died ({first_line(error)})"
                     raise UsageError(f"{died}; try --workers 0") from error
                 if "finished reduction in the prior iteration" in str(error):
@@ -327,6 +327,7 @@ class _Run:
         """Write the curve, validation scores and cost after an evaluation into the record."""
         record = self.record
         record.curve = state.curve
+        state.peak_memory_bytes = max(state.peak_memory_bytes, environment.peak_memory_bytes(self.fabric.device))
         if state.notes is not record.notes:  # from a checkpoint
             record.notes[:] = dict.fromkeys([*state.notes, *record.notes])
             state.notes = record.notes
@@ -342,7 +343,7 @@ class _Run:
                 "seconds_per_step": state.seconds / state.step,
                 "seconds": state.seconds,
                 "seconds_with_evaluation": state.seconds_with_evaluation,
-                "peak_memory_bytes": environment.peak_memory_bytes(self.fabric.device),
+                "peak_memory_bytes": state.peak_memory_bytes,
                 "device": environment.device_name(self.fabric.device),
             }
         if self.writes and (state.curve or not self.replaces):

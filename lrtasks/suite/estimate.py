@@ -77,12 +77,15 @@ def make_plan(
     name = device_name(make_fabric(device, "32").device)
     began = time.monotonic()
     left = [run for run in runs if overwrite or look(run, run.folder(out))[1] is None]
-    counts = [_steps(run) for run in left]
     keys = [_key(run.record()) for run in left]
     earlier: dict[str, list[float]] = {}
-    for _, record in read_records(out)[0] if out.exists() else ():
+    begun: dict[str, RunRecord] = {}
+    for folder, record in read_records(out)[0] if out.exists() else ():
+        if not overwrite and (folder / loop.CHECKPOINT).exists():
+            begun[record.digest] = record
         if (seconds := record.cost.get("seconds_per_step")) is not None and record.cost.get("device") == name:
             earlier.setdefault(_key(record), []).append(seconds)
+    counts = [_steps(run, begun.get(run.digest)) for run in left]
     steps: dict[str, float] = {}
     failed = None
     for key, run in dict(zip(keys, left, strict=True)).items():
@@ -114,15 +117,20 @@ def seconds_per_step(run: RunConfig, device: str) -> float:
     return (seconds[WARM_UP + TIMED] - seconds[WARM_UP]) / TIMED
 
 
-def _steps(run: RunConfig) -> float:
-    """Return the number of training steps plus the number of evaluated batches; refuse impossible further tests."""
+def _steps(run: RunConfig, begun: RunRecord | None) -> float:
+    """Return the number of training steps plus the number of evaluated batches; refuse impossible further tests.
+
+    ``begun`` is the record of an interrupted run, which continues after its last evaluation.
+    """
     budget = run.budget
     try:
         further = len(further_tests(run)) * max(1, budget.test_batches // SHARE)
     except UsageError as error:
         raise UsageError(f"{run.title()}: {error}") from None
-    evaluations = -(-budget.steps // budget.eval_every)
-    return budget.steps + evaluations * budget.val_batches + budget.test_batches + further
+    evaluations, steps = -(-budget.steps // budget.eval_every), budget.steps
+    if begun:
+        evaluations, steps = evaluations - len(begun.curve), steps - begun.steps()
+    return steps + evaluations * budget.val_batches + budget.test_batches + further
 
 
 def _key(record: RunRecord) -> str:

@@ -63,9 +63,10 @@ class SuiteProgress:
         self.began[number] = time.monotonic()
 
     def end(self, number: int, status: str, record: RunRecord) -> None:
-        """Note how a run ended. The duration of a run that ended in an earlier call is taken from its record."""
-        began = self.began[number]
-        taken = record.cost.get("seconds_with_evaluation") if began is None else time.monotonic() - began
+        """Note how a run ended. The record also has the seconds of earlier calls."""
+        taken = record.cost.get("seconds_with_evaluation")
+        if self.began[number] is not None:
+            taken = max(taken or 0.0, self.elapsed(number))
         self.statuses[number], self.records[number] = status, record
         self.began[number], self.seconds[number] = None, taken
 

@@ -16,6 +16,7 @@ from toys import Net
 import lrtasks
 from lrtasks.data import generate, open_dataset
 from lrtasks.errors import UsageError
+from lrtasks.evaluation import batches, further_tests
 from lrtasks.evaluation.batches import HELD_OUT_SEED, BatchStream, Replay
 from lrtasks.evaluation.further_tests import FurtherTest, note_summary
 from lrtasks.evaluation.loop import steps_to_solve
@@ -230,3 +231,32 @@ def test_a_stored_test_with_a_number_as_name_does_not_count_as_a_length(tmp_path
     record.baselines = record.further_baselines.pop("test")
     note_summary(TASK, further, record, None)
     assert record.generalisation_length == 32
+
+
+@pytest.mark.parametrize("error", [ConnectionResetError("reset"), RuntimeError("DataLoader worker (pid 3) is killed")])
+def test_a_worker_that_dies_in_a_further_test_is_no_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    class Lost:
+        def __init__(self, *_: Any, num_workers: int, **__: Any) -> None:
+            self.workers = num_workers
+
+        def __iter__(self) -> Any:
+            if self.workers:
+                raise error
+            return iter(())
+
+    store(lrtasks.make("cumsum", length=24), tmp_path / "long")
+    budget = {"test_lengths": (), "test_data": (str(tmp_path / "long"),)}
+    real = further_tests.score_further
+
+    def score_further(*arguments: Any) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(batches, "DataLoader", Lost)
+            real(*arguments)
+
+    monkeypatch.setattr("lrtasks.evaluation.run.score_further", score_further)
+    with pytest.raises(UsageError, match=r"a background process that makes batches died .*; try --workers 0"):
+        run("dlr", tmp_path, TASK, hyper=SMALL, budget=budget, workers=1)
+    monkeypatch.undo()
+    assert set(run("dlr", tmp_path, TASK, hyper=SMALL, budget=budget).scores) == {"val", "test", "long"}

@@ -43,6 +43,16 @@ def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert outcome(run(droppy, tmp_path)) == outcome(run(droppy, tmp_path / "unbroken"))
 
 
+def test_a_resumed_run_records_the_peak_memory_of_its_earlier_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peaks = [2000, 1000]
+    monkeypatch.setattr("lrtasks.evaluation.environment.peak_memory_bytes", lambda _: peaks[0])
+    half_way(tmp_path, monkeypatch)
+    del peaks[0]
+    assert run(plain, tmp_path).cost["peak_memory_bytes"] == 2000
+
+
 def test_a_run_goes_on_from_a_step_between_two_evaluations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = loop.seed_step
 

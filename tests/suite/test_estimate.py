@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from lrtasks.evaluation import loop
 from lrtasks.evaluation.environment import device_name, make_fabric
 from lrtasks.run_config import RunConfig
 from lrtasks.suite import estimate
@@ -58,6 +59,19 @@ def test_steps_of_earlier_runs_give_the_time(tmp_path: Path, monkeypatch: pytest
     # 100 steps, two evaluations on 3 batches, 8 test batches and a quarter of them at the other length
     assert plan.seconds == 0.5 * (100 + 2 * 3 + 8 + 2)
     assert plan.lines()[0].startswith("2 runs, 1 finished earlier")
+
+
+def test_an_interrupted_run_counts_with_what_is_left_of_it(tmp_path: Path) -> None:
+    half = config(steps=100, eval_every=25, val_batches=3, test_batches=8, test_lengths=())
+    record, folder = half.record(), half.folder(tmp_path)
+    record.cost = {"seconds_per_step": 0.5, "device": device_name(make_fabric("cpu", "32").device)}
+    record.curve = [{"step": step, "loss": 1.0, "r2": 0.5} for step in (25, 50, 75)]
+    folder.mkdir(parents=True)
+    record.write(folder)
+    assert make_plan([half], tmp_path, device="cpu").seconds == 0.5 * (100 + 4 * 3 + 8), "it has no checkpoint"
+    (folder / loop.CHECKPOINT).touch()
+    assert make_plan([half], tmp_path, device="cpu").seconds == 0.5 * (25 + 3 + 8)
+    assert make_plan([half], tmp_path, device="cpu", overwrite=True).seconds == 0.5 * (100 + 4 * 3 + 8)
 
 
 def test_other_models_are_timed_until_the_patience_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

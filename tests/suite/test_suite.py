@@ -377,6 +377,19 @@ def test_the_time_left_goes_by_the_models_that_have_ended(tmp_path: Path, monkey
     assert progress.seconds_left() == 0
 
 
+def test_the_time_left_counts_a_resumed_run_with_its_earlier_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    runs = [config(seed=seed) for seed in range(3)]
+    progress = SuiteProgress(runs, tmp_path)
+    progress.begin(0)
+    now[0] += 5
+    progress.end(0, "done", record_of(runs[0], cost={"seconds_with_evaluation": 90.0}))
+    assert progress.seconds_left() == 90 + 90
+
+
 @pytest.mark.parametrize("status", ["running", "failed"])
 def test_a_run_of_a_file_that_was_edited_meanwhile_leaves_an_earlier_record_alone(tmp_path: Path, status: str) -> None:
     file = tmp_path / "mine.py"
