@@ -20,7 +20,11 @@ task = lrtasks.make("recall", length=64)
 
 
 def rows(start: int, stop: int, split: str) -> Iterator[dict[str, Any]]:
-    """Samples ``start`` to ``stop - 1`` of a split, under the names that Transformers models expect."""
+    """Samples ``start`` to ``stop - 1`` of a split.
+
+    ``labels[t]`` belongs to position t. Causal language models of Transformers shift ``labels`` by one position:
+    compute the loss from their logits instead.
+    """
     for index in range(start, stop):
         batch = task.batch([index], seed=0, split=split)
         yield {"input_ids": batch.x[0], "labels": batch.y[0]}

@@ -1,5 +1,7 @@
 """Stored datasets: write, check and read them.
 
+import lrtasks.data
+
 manifest = lrtasks.data.generate(lrtasks.make("shift", length=256), "data/shift", samples=10_000)
 dataset = lrtasks.data.open_dataset("data/shift")
 batch = dataset.batch(range(16), split="train")

@@ -405,8 +405,9 @@ class Task(Config):
 def _restore(where: type[Task] | str, module: str, name: str, parameters: dict[str, Any]) -> Task:
     """Unpickle a task of a class or of an address; the name ``module`` changes if the content of the file changes."""
     cls = registry.get(where) if isinstance(where, str) else where
-    if cls.__module__ != module:
-        raise UsageError(f"{str(where).rpartition(':')[0]} was edited while it was in use; start again")
+    # a class of the main script is found by its name, and its module is called __mp_main__ in a spawned process
+    if isinstance(where, str) and cls.__module__ != module:
+        raise UsageError(f"{where.rpartition(':')[0]} was edited while it was in use; start again")
     if "name" not in vars(cls):
         registry.register(name)(cls)
     return cls.make(**parameters)

@@ -41,6 +41,8 @@ class TaskSamples(Dataset[Item]):
 class TaskStream(IterableDataset[Item]):
     """Iterable dataset of samples 0, 1, 2, ... without end; each item is a sample, or a batch of ``batch_size``.
 
+    Each new iterator begins at sample 0.
+
     In a process group of ``torch.distributed`` with R processes, process r yields items r, r + R, r + 2R, ... With n
     workers in a ``DataLoader``, each worker yields every n-th of these items, so no item comes twice. The loader takes
     items from the workers in turn: with ``batch_size=None`` in the loader, the order does not depend on n.

@@ -5,7 +5,10 @@ from __future__ import annotations
 import copy
 import itertools
 import pickle
+import subprocess
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -171,6 +174,35 @@ def test_pickle_and_copy_keep_parameters_and_drop_caches() -> None:
         assert other == task
         assert vars(other) == task.parameters()
         assert np.array_equal(other.batch(range(3)).x, expected.x)
+
+
+OWN_SCRIPT = """
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+
+from lrtasks.generators import registry
+from lrtasks.generators.tasks.shift import Shift
+
+@registry.register("mine")
+@dataclass(frozen=True)
+class Mine(Shift):
+    pass
+
+def draw(task):
+    return task.batch([0]).x.tolist()
+
+if __name__ == "__main__":
+    task = Mine(length=8, shifts=2)
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        assert pool.submit(draw, task).result() == draw(task)
+"""
+
+
+def test_a_task_of_the_main_script_reaches_spawned_processes(tmp_path: Path) -> None:
+    (script := tmp_path / "own.py").write_text(OWN_SCRIPT)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_stack_keeps_masks_and_meta() -> None:

@@ -49,6 +49,12 @@ def test_two_workers_give_the_same_batches_as_none(of_dataset: dict[str, Any], o
         assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
+def test_each_iterator_of_an_endless_dataset_begins_at_the_first_sample() -> None:
+    loader = DataLoader(TASK.torch_dataset(batch_size=3), batch_size=None)
+    first, again = next(iter(loader)), next(iter(loader))
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+
+
 def test_an_endless_dataset_of_samples_repeats_none_over_workers() -> None:
     alone, shared = (loaded(TASK.torch_dataset(), 4, workers, batch_size=2) for workers in (0, 2))
     drawn = [{tuple(x.flatten().tolist()) for batch, _ in batches for x in batch} for batches in (alone, shared)]
