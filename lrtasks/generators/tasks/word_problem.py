@@ -78,7 +78,7 @@ class WordProblem(TokenTask):
         for factor in factors:
             kind, size = factor[:1], factor[1:]
             smallest, largest = (2, 120) if kind == "Z" else (3, 5)
-            if not re.fullmatch(r"[ZSA][1-9]\d{0,2}", factor) or not smallest <= int(size) <= largest:
+            if not re.fullmatch(r"[ZSA][1-9][0-9]{0,2}", factor) or not smallest <= int(size) <= largest:
                 groups = "Zn (n = 2..120), Sn or An (n = 3..5), or a product of these such as A4xZ5"
                 self.refuse(f"group must be {groups}, found {self.group!r}")
         return factors

@@ -80,7 +80,7 @@ def test_slices_tell_octaves_and_the_last_position() -> None:
 
 
 @pytest.mark.parametrize(
-    "group", ["Z1", "Z121", "S2", "S6", "A2", "A6", "D4", "A4xD4", "A4_x_Z5", "", "Z05", "S5xS5xS5"]
+    "group", ["Z1", "Z121", "S2", "S6", "A2", "A6", "D4", "A4xD4", "A4_x_Z5", "", "Z05", "Z1２", "S5xS5xS5"]
 )
 def test_groups_that_do_not_exist_are_refused(group: str) -> None:
     with pytest.raises(UsageError, match="word-problem: group "):
