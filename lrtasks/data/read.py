@@ -274,6 +274,8 @@ def _changed(store: Store, files: Iterable[tuple[str, str]], *, known: bool = Fa
             found = _known_sha256(store.address, name, store.stamp(name)) if known else store.sha256(name)
         except FileNotFoundError:
             return f"{name} is missing"
+        except UsageError as error:  # a folder or a pipe has its name
+            return str(error)
         return None if found == digest else f"{name} was changed: its SHA-256 is not the manifest's"
 
     with ThreadPoolExecutor(_THREADS) as threads:

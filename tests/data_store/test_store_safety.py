@@ -170,6 +170,16 @@ def test_numbers_of_numpy_are_numbers(tmp_path: Path) -> None:
     assert open_dataset(tmp_path).manifest.seed == 3
 
 
+def test_a_folder_in_the_place_of_a_file_hides_no_other_problem(tmp_path: Path) -> None:
+    made = generate(Shift(16), tmp_path, samples=20, workers=1)
+    for name, _ in made.files():
+        (tmp_path / name).unlink()
+    (tmp_path / made.files()[0][0]).mkdir()
+    problems = verify(tmp_path)
+    assert len(problems) == len(made.files())
+    assert problems[0].endswith(f"{made.files()[0][0]} is not a regular file")
+
+
 def test_manifests_that_cannot_be_read(tmp_path: Path) -> None:
     generate(Shift(16), tmp_path, samples=20, workers=1)
     manifest = tmp_path / "manifest.json"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -138,7 +139,7 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Slurm's commands, which run every element at once on this machine; submitit forgets the jobs of other tests."""
     submitit.SlurmJob.watcher.clear()
     monkeypatch.setattr(submitit.SlurmJob.watcher, "_registered", set())
-    monkeypatch.setattr(submitit.SlurmJob, "_results_timeout_s", 0)
+    monkeypatch.setattr(slurm, "SECONDS_TO_APPEAR", 0)
     folder = tmp_path / "bin"
     folder.mkdir()
     for name, text in {"sbatch": SBATCH, "srun": SRUN, "sacct": SACCT, "scancel": "#!/bin/sh\n"}.items():
@@ -211,6 +212,41 @@ def test_the_states_that_slurm_names(
     for number, ending in enumerate(endings):
         wanted = ending if runs else f"the Slurm job 7_{number} ended without a result, in the state {ending}; "
         assert diary.lines[number].startswith(wanted)
+
+
+@pytest.mark.usefixtures("commands")
+def test_cancelled_jobs_are_reported_after_one_wait_for_the_shared_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An array that its user cancels has a thousand elements; each of them waited for its result in turn."""
+    (tmp_path / "bin" / "sbatch").write_text("#!/bin/sh\necho Submitted batch job 7\n")
+    cancelled = "".join(f"7_{number}|CANCELLED by 7|node\n" for number in range(4))
+    (tmp_path / "bin" / "sacct").write_text(
+        f"#!{sys.executable}\nprint({'JobID|State|NodeList' + chr(10) + cancelled!r})\n"
+    )
+    monkeypatch.setattr(slurm, "SECONDS_TO_APPEAR", 1)
+    diary, began = Diary(), time.monotonic()
+    diary.execute(Slurm(), [Job(("list",), tmp_path / "out" / "task" / str(number), 90) for number in range(4)])
+    assert 1 <= time.monotonic() - began < 10
+    for number in range(4):
+        assert f"7_{number} ended without a result, in the state CANCELLED by 7" in diary.lines[number]
+
+
+@pytest.mark.usefixtures("commands")
+def test_a_job_that_fails_around_its_run_is_reported_with_its_error(tmp_path: Path) -> None:
+    """For example a job that reached Slurm's time limit too often; Slurm's last answer may be that it runs."""
+    trace = "Traceback\n  ...\nUncompletedJobError: Job not requeued because: timed-out too many times.\n"
+    sbatch = f"""#!{sys.executable}
+import pickle
+with open("out/slurm/7_0_result.pkl", "wb") as file:
+    pickle.dump(("error", {trace!r}), file)
+print("Submitted batch job 7")
+"""
+    (tmp_path / "bin" / "sbatch").write_text(sbatch)
+    diary = Diary()
+    diary.execute(Slurm(), [Job(("list",), tmp_path / "out" / "task" / "run", 90)])
+    assert "timed-out too many times." in diary.lines[0]
+    assert "without a result" not in diary.lines[0]
 
 
 @pytest.mark.usefixtures("commands")

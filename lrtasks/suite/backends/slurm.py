@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from lrtasks.config import parameter, parse_assignment
-from lrtasks.errors import UsageError, first_line, require_known
+from lrtasks.errors import UsageError, first_line, in_one_line, require_known
 from lrtasks.suite.backends import Backend, Event, Failure, Job
-from lrtasks.suite.backends.remote import Remote, Report, run_there
+from lrtasks.suite.backends.remote import SECONDS_TO_APPEAR, Remote, Report, run_there
 
 LARGEST_ARRAY = 1000
 """Largest number of elements of an array. Slurm's own limit is 1001 unless an administrator has changed it."""
@@ -130,6 +130,7 @@ class _Elements(Remote):
         self._asked = time.monotonic()
         self._queues: deque[set[str]] = deque(maxlen=2)
         self._listed = -math.inf
+        self._last: dict[int, float] = {}
 
     def begin(self) -> None:
         for first in range(0, len(self.jobs), LARGEST_ARRAY):
@@ -152,6 +153,8 @@ class _Elements(Remote):
                     ended = (submitted.done() and not self._is_paused(submitted)) or self._has_left(submitted)
                 except Exception:  # submitit cannot read what sacct printed; ask again at the next look
                     readable = False
+                if ended:  # a shared disk may show its result later
+                    ended = time.monotonic() >= self._last.setdefault(number, time.monotonic() + SECONDS_TO_APPEAR)
             # the log appears as soon as the element runs, long before Slurm's accounting reports it
             if ended or submitted.paths.stdout.exists():
                 yield number, 1
@@ -187,13 +190,15 @@ class _Elements(Remote):
 
 def _report(submitted: Any) -> Report:
     """Return the report of a job that has ended. If it cannot be read, only this job fails."""
-    try:
-        if submitted.paths.result_pickle.exists() or _state(submitted) not in UNSETTLED:
+    how = f"ended without a result, in the state {_state(submitted)}"
+    if submitted.paths.result_pickle.exists():  # submitit would wait for it, job by job
+        try:
             return submitted.result()
-    except Exception:
-        pass
-    lost = f"the Slurm job {submitted.job_id} ended without a result, in the state {_state(submitted)}"
-    return Report("", Failure(f"{lost}; its log is {submitted.paths.stderr}"))
+        except Exception as error:
+            # submitit puts the job's traceback above its last line of dashes
+            last = (str(error).rpartition("\n---")[0].splitlines() or [in_one_line(error)])[-1]
+            how = f"failed with {last}"
+    return Report("", Failure(f"the Slurm job {submitted.job_id} {how}; its log is {submitted.paths.stderr}"))
 
 
 def _state(submitted: Any) -> str:
