@@ -51,6 +51,7 @@ RENDERERS: dict[str, Renderer] = {
     "seeds": published.seeds,
     "solvers": scores.solvers,
     "solved": scores.solved,
+    "short-memory": scores.short_memory,
     "tests": scores.tests,
 }
 

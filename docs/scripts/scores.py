@@ -21,7 +21,7 @@ from lrtasks.results.table import Row, Table, arrange, make_table, paper_notes
 RESULTS = Path(__file__).parents[2] / "results"
 TASKS = Path(__file__).parents[1] / "tasks"
 FAIR = RESULTS / "fair"
-CHECKS = ("choices", "rates", "sizes", "state-bytes", "steps")
+CHECKS = ("choices", "rates", "sizes", "state-bytes", "steps", "window")
 """Folders of runs that check a finding with variants of a model; the report and the frame do not contain them."""
 PUBLISHED = sorted(path for path in RESULTS.iterdir() if path.is_dir() and path.name not in (*CHECKS, "bench", "gpu"))
 TODAY = {
@@ -64,6 +64,21 @@ def solved(page: Path, words: Sequence[str]) -> str:
     missing = [f"`{model}`" for model in words if model not in {cell["model"] for cell in _fair_cells()}]
     said = f"\n\nNot run yet: {', '.join(missing)}." if missing else ""
     return table(["model", "solved in", "tasks, with the scaled score of the median"], lines) + said
+
+
+def short_memory(page: Path, _: Sequence[str]) -> str:
+    """Return for each task of a folder with one model its score, and the fair cells at most 0.02 above it."""
+    made = make_table(runs_of(page.parent))
+    instances, lines = _instances(made), []
+    for cell in made.cells:
+        near = [
+            at
+            for at in _fair_cells()
+            if at["instance"] == instances[cell["row"]] and at["median"] <= cell["median"] + 0.02
+        ]
+        named = ", ".join(f"{at['column']} {_median(at)}" for at in near)
+        lines.append([f"`{instances[cell['row']]}`", _floor(cell), _median(cell), named])
+    return table(["task", "floor", "this model", "models at most 0.02 above it"], lines)
 
 
 @functools.cache
