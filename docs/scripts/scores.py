@@ -67,18 +67,18 @@ def solved(page: Path, words: Sequence[str]) -> str:
 
 
 def short_memory(page: Path, _: Sequence[str]) -> str:
-    """Return for each task of a folder with one model its score, and the fair cells at most 0.02 above it."""
+    """Return for each task of a folder with one model its scores, and the fair cells at most 0.02 above the median."""
     made = make_table(runs_of(page.parent))
     instances, lines = _instances(made), []
     for cell in made.cells:
-        near = [
-            at
-            for at in _fair_cells()
-            if at["instance"] == instances[cell["row"]] and at["median"] <= cell["median"] + 0.02
-        ]
-        named = ", ".join(f"{at['column']} {_median(at)}" for at in near)
-        lines.append([f"`{instances[cell['row']]}`", _floor(cell), _median(cell), named])
-    return table(["task", "floor", "this model", "models at most 0.02 above it"], lines)
+        task = instances[cell["row"]]
+        own = [record for record in records(page.parent) if f"--task {task} " in record.command]
+        scores = sorted(record.scores["test"][record.task["metric"]] for record in own)
+        fair = [at for at in _fair_cells() if at["instance"] == task and at["median"] <= cell["median"] + 0.02]
+        named = ", ".join(f"{at['column']} {_median(at)}" for at in fair)
+        span = f"{number(scores[0], 3)} to {number(scores[-1], 3)}"
+        lines.append([f"`{task}`", _floor(cell), _median(cell), span, named])
+    return table(["task", "floor", "this model", "all its runs", "models at most 0.02 above it"], lines)
 
 
 @functools.cache
