@@ -220,15 +220,15 @@ def test_cancelled_jobs_are_reported_after_one_wait_for_the_shared_disk(
 ) -> None:
     """An array that its user cancels has a thousand elements; each of them waited for its result in turn."""
     (tmp_path / "bin" / "sbatch").write_text("#!/bin/sh\necho Submitted batch job 7\n")
-    cancelled = "".join(f"7_{number}|CANCELLED by 7|node\n" for number in range(4))
+    cancelled = "".join(f"7_{number}|CANCELLED by 7|node\n" for number in range(12))
     (tmp_path / "bin" / "sacct").write_text(
         f"#!{sys.executable}\nprint({'JobID|State|NodeList' + chr(10) + cancelled!r})\n"
     )
     monkeypatch.setattr(slurm, "SECONDS_TO_APPEAR", 1)
     diary, began = Diary(), time.monotonic()
-    diary.execute(Slurm(), [Job(("list",), tmp_path / "out" / "task" / str(number), 90) for number in range(4)])
+    diary.execute(Slurm(), [Job(("list",), tmp_path / "out" / "task" / str(number), 90) for number in range(12)])
     assert 1 <= time.monotonic() - began < 10
-    for number in range(4):
+    for number in range(12):
         assert f"7_{number} ended without a result, in the state CANCELLED by 7" in diary.lines[number]
 
 
