@@ -24,6 +24,7 @@ from lrtasks.models.base import (
     extra_losses,
     output_misfit,
     parameter_options,
+    streaming,
     takes_mask,
 )
 from lrtasks.models.factory import model_factory
@@ -337,18 +338,15 @@ def _mask(probe: _Probe) -> None:
 def _step(probe: _Probe) -> None:
     """Check that streaming, one position at a time, gives the same outputs as the whole sequence."""
     model: Any = probe.model.eval()
-    has = [name for name in ("initial_state", "step") if callable(getattr(model, name, None))]
-    if len(has) == 1:
-        raise UsageError(f"has {has[0]} only: a streaming form is initial_state(batch) and step(x, state)")
     pooled = probe.target.pooled
     whole = not pooled and probe.target.length == probe.input.length
     steps = min(probe.input.length, STEPS)
-    if not has or not (whole or steps == probe.input.length):
+    if not (whole or steps == probe.input.length):
         return
     outputs: list[Tensor] = []
     try:
         with torch.no_grad():
-            state = model.initial_state(ROWS)
+            state = streaming(model).initial_state(ROWS)
             for t in range(steps):
                 y, state = model.step(probe.x[:, t], state)
                 outputs.append(y)

@@ -525,8 +525,12 @@ def output_misfit(y: object, x: Tensor, input: Spec, target: Spec) -> str | None
 
 
 def streaming(module: nn.Module) -> Any:
-    """Return the module; raise :class:`UsageError` if it has no streaming form."""
-    if not all(callable(getattr(module, name, None)) for name in ("initial_state", "step")):
+    """Return the module; raise :class:`UsageError` if it has no streaming form, :class:`TypeError` if it has half."""
+    has = [name for name in ("initial_state", "step") if callable(getattr(module, name, None))]
+    if len(has) == 1:
+        form = "a streaming form is initial_state(batch) and step(x, state)"
+        raise TypeError(f"{type(module).__name__} has {has[0]} only: {form}")
+    if not has:
         raise UsageError(f"{type(module).__name__} has no streaming form")
     return module
 

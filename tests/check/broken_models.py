@@ -403,7 +403,7 @@ BROKEN: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "StreamRefuses": (StreamRefuses, "step fails at position 4: state is full"),
     "NoStart": (
         variant(step=lambda _, x, state: (x, state)),
-        r"has step only: a streaming form is initial_state\(batch\) and step\(x, state\)",
+        r"step fails at position 0: TypeError: .* has step only: a streaming form is initial_state\(batch\) and step",
     ),
 }
 """By name: what makes the model, and what the check says."""

@@ -111,6 +111,18 @@ def test_a_mixer_must_not_write_to_its_input(when: str, prenorm: bool) -> None:
     assert problem.startswith(f"a mixer writes to its input{when}, first at row 0, position 0, channel 0; write")
 
 
+def test_a_mixer_has_both_halves_of_a_streaming_form_or_none() -> None:
+    class Half(nn.Linear):
+        def __init__(self, d_model: int) -> None:
+            super().__init__(d_model, d_model)
+
+        def step(self, x: Tensor, state: Any) -> Any:
+            return self(x), state
+
+    (problem,) = problems_of(check_model, Half, input=SIGNAL, target=TARGET)
+    assert "Half has step only: a streaming form is" in problem
+
+
 def test_a_running_batch_norm_is_sound_in_evaluation_mode() -> None:
     class Normed(Conv):
         def __init__(self) -> None:
