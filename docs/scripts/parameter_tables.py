@@ -76,4 +76,4 @@ def _kind(text: str) -> str:
     several = re.fullmatch(r"tuple\[(\w+)((?:, \1)+)\]", text)
     if several is None:
         return WORDS.get(text, f"`{text}`")
-    return f"{'two' if several[2].count(',') == 1 else 'three'}: {WORDS[several[1]]} each"
+    return f"{('two', 'three', 'four')[several[2].count(',') - 1]}: {WORDS[several[1]]} each"

@@ -93,8 +93,8 @@ def compare(
     from lrtasks.models import names
     from lrtasks.results import compare as comparing
 
-    # Path.exists raises for a name that is too long for a file, such as a model's name with its settings
-    # and a folder that happens to be called like a model is not meant
+    # A known model's name never means a folder of that name. Path.exists would raise for a name that is too long for a
+    # file, such as a model's name with its settings.
     are_folders = [
         not folders and ":" not in word and ("/" in word or (word not in names() and os.path.exists(word)))  # noqa: PTH110
         for word in (a, b)

@@ -110,9 +110,8 @@ class Scorer:
     def error(self) -> float | None:
         """Return the bootstrap standard error of the headline score over samples, or ``None`` if it is not finite.
 
-        Fewer than two samples have no standard error.
-
-        The same samples always give the same result, because the resampling has a fixed seed.
+        Fewer than two samples have no standard error. The same samples always give the same result, because the
+        resampling has a fixed seed.
         """
         if sum(map(len, self._sums)) < 2:
             return None

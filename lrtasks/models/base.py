@@ -43,8 +43,8 @@ the learning rate of the budget, and a weight decay."""
 CAREFUL = {"budget.lr": 0.001, "budget.clip": 1.0, "budget.warmup_steps": 100}
 SMALL = {"d_model": 64, "layers": 2, **CAREFUL}
 """Settings that the presets ``small``, ``recall-16k`` and ``recall-64k`` share. With the widths in these presets, a
-``small`` model has about as many parameters as dlr. The other two have states of 16,384 and 65,536 bytes, to compare
-recall at equal state size."""
+``small`` model has about as many parameters as dlr. The other two have states of about 16 and 64 KiB (within 10 %), to
+compare recall at equal state size."""
 
 TRACKING = {"d_model": 128, "layers": 1, **CAREFUL}
 """Settings of the ``state-tracking`` presets: one layer. The presets add heads of width 32 and
@@ -52,8 +52,8 @@ negative eigenvalues, for the models that have them."""
 
 PAPER: dict[str, Any] = {"d_model": 128, "layers": 2, "budget.steps": 20_000, "budget.batch_size": 256}
 PAPER |= {"budget.lr": 0.001, "budget.weight_decay": 0.1, "budget.schedule": "cosine", "budget.warmup_steps": 2_000}
-"""Settings of the parity task in the public code of Grazzi et al., arXiv:2411.12537; the papers of the models
-themselves train language models."""
+"""Settings of the parity task in the public code of Grazzi et al., arXiv:2411.12537. The papers of most of
+these models have no such task."""
 
 PAPER_MQAR = {**PAPER, "mlp": False, "budget.steps": 22_500, "budget.lr": 10**-2.5, "budget.warmup_steps": 0}
 PAPER_MQAR |= {"budget.train_samples": 180_000}
@@ -68,15 +68,16 @@ RECALL: dict[str, Any] = {"d_model": 64, "layers": 2, "budget.lr": 0.0005}
 
 
 def computed(module: Any, *given: Tensor, state: Any, mask: Tensor | None) -> tuple[Tensor, Any]:
-    """Return outputs and new state of a module with both forms, for ``(batch, length, d)`` or one ``(batch, d)``.
+    """Return outputs and new state of a module that has both forms.
 
-    The parallel form uses ``mask`` and returns ``state`` unchanged; the streaming form ignores ``mask``.
+    Inputs ``(batch, length, d)`` take the parallel form, which uses ``mask`` and returns ``state`` unchanged. Inputs
+    ``(batch, d)``, one position, take the streaming form, which ignores ``mask``.
     """
     return (module(*given, mask), state) if given[0].dim() == 3 else module.step(*given, state)
 
 
 class TwoForms(nn.Module):
-    """A map with a parallel and a streaming form, which subclasses write once for both, as :meth:`run`."""
+    """A map with a parallel and a streaming form. Subclasses write :meth:`run`, which computes both."""
 
     def run(self, x: Tensor, state: Any, mask: Tensor | None) -> tuple[Tensor, Any]:
         """Return outputs and new state as :func:`computed` does; the state is None in the parallel form."""
@@ -111,7 +112,7 @@ class Block(nn.Module):
 
 
 class NormedBlock(TwoForms, Block):
-    """A block with dropout and a norm, which is applied before (``prenorm``) or after the inner part."""
+    """A block with dropout and a norm. The norm is before the inner part (``prenorm``) or after the residual sum."""
 
     norm: nn.Module
     prenorm: bool

@@ -124,8 +124,8 @@ TREND: dict[str, Any] = {"d_model": 32, "d_state": 512, "norm": "layer", "budget
 LISTOPS: dict[str, Any] = {"layers": 6, "d_state": 1024, "glu": True, "budget.weight_decay": 0.01}
 PATHFINDER: dict[str, Any] = {"layers": 5, "d_state": 1024, "prenorm": True, "glu": True, "kernel_length": 8192}
 SMALL: dict[str, Any] = {"d_model": 64, "d_state": 512, "norm": "layer", "budget.lr": 0.001}
-"""Trains in minutes on two CPU cores; steps and batch size are the defaults (2,000 and 16). The models with other
-kernels have about as many parameters as dlr."""
+"""Trains in minutes on two CPU cores; steps and batch size are the defaults (2,000 and 16). dss and s4d have
+about as many parameters as dlr; sgconv has a quarter."""
 SLOW = {"dt_min": 1e-05, "dt_max": 1e-05}
 BROAD = {"dt_min": 0.0001, "dt_max": 0.1}
 

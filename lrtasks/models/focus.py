@@ -306,7 +306,7 @@ class FocusLike(ModelConfig):
     conjugate: bool = parameter(True, "conjugate in the circular form, as in the paper; false: circular convolution")
     allow_non_causal: bool = parameter(False, "allow filtering='circular' in a causal model; it then sees the future")
     signed: bool = parameter(False, "filter coefficients of both signs (also low-pass filters), instead of 0 to 1")
-    chunk: int | None = parameter(None, "positions per chunk; none: 1/32 of the length, at least 32", at_least=1)
+    chunk: int | None = parameter(None, "positions per chunk; none: about 1/32 of the length, at least 32", at_least=1)
     bias: Literal["simple", "none"] = parameter("simple", "learned bias by distance inside a chunk, or none")
     d_k: int | None = parameter(None, "width of queries and keys; none: d_model / 2", at_least=1)
     d_v: int | None = parameter(None, "width of values; none: d_model", at_least=1)
@@ -368,7 +368,7 @@ class Focus(FocusLike):
 
     presets: ClassVar[Presets] = small_and_paper(48)
 
-    bins: int = parameter(4, "number of time bins, each with its own filters; the last bin is padded", at_least=2)
+    bins: int = parameter(4, "number of time bins, each with its own filters; a short last bin is padded", at_least=2)
     shared: bool = parameter(
         True, "true: all layers share one global convolution, of the encoded input; false: one per layer, of its input"
     )

@@ -213,7 +213,7 @@ class S5(RecurrentConfig):
     }
 
     mlp: bool = parameter(False, "use a gated feed-forward map after each mixer")
-    d_state: int = parameter(64, "number of states, even: P conjugate pairs", at_least=2, at_most=1 << 12)
+    d_state: int = parameter(64, "number of states 2 P, even (P conjugate pairs)", at_least=2, at_most=1 << 12)
     blocks_of_start: int = parameter(1, "equal blocks of the HiPPO start, a divisor of d_state / 2", at_least=1)
     dt_min: float = parameter(1e-3, "smallest step at the start", above=0)
     dt_max: float = parameter(1e-1, "largest step at the start", above=0)

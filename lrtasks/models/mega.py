@@ -110,9 +110,9 @@ class MegaLayer(NormedBlock):
         return self.blend(x, update.sigmoid(), candidate), (recurrent, memory)
 
 
-# Training budgets that MEGA, SeqBoat and LongVQ publish for the Long Range Arena, as settings of presets. Source: the
-# tables of hyper-parameters in the three papers. Steps, warm-up and the linear decay of the learning rate come from the
-# public code of MEGA and SeqBoat; LongVQ uses MEGA's.
+# Training budgets that MEGA, SeqBoat and LongVQ publish for the Long Range Arena, speech and enwik8, as settings of
+# presets. Source: the tables of hyper-parameters in the three papers. Steps, warm-up and the linear decay of the
+# learning rate come from the public code of MEGA and SeqBoat; LongVQ uses MEGA's.
 def budget(steps: int, batch_size: int, lr: float, weight_decay: float, warmup_steps: int) -> dict[str, Any]:
     """Return a budget with the betas, the linear schedule and the clipping that all rows of the tables share."""
     row = {"steps": steps, "batch_size": batch_size, "lr": lr, "weight_decay": weight_decay, "betas": (0.9, 0.98)}

@@ -218,7 +218,9 @@ class RWKV7(KernelConfig):
 
     heads: int = parameter(4, "heads", at_least=1, at_most=1024)
     ranks: tuple[int, int, int, int] | None = parameter(
-        None, "ranks of the maps to decay, erase, value mix and gate; none: the ranks in the source", at_least=1
+        None,
+        "ranks of decay, erase, value mix and gate; none: multiples of 32 near 2.5, 2.5, 1.7, 5 sqrt(d_model)",
+        at_least=1,
     )
     v_residual: bool = parameter(True, "mix the values of the first layer into the values of later layers")
     allow_neg_eigval: bool = parameter(False, "erase strength up to 2, so transitions have eigenvalues down to -1")

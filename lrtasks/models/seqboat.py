@@ -47,10 +47,11 @@ EXPERT_WIDTH, EXPERT_GAIN = 16, 0.32
 class Router(nn.Module):
     """The configurator of one module: where the module runs, and the confidence c in [0, 1] of "run".
 
-    ``softmax`` and ``sigmoid``: two logits or one, ``h W + b``, divided by τ. ``gumbel``: two logits, in training each
-    plus an independent Gumbel draw, divided by max(2 · 0.999995^T, ½). T counts the forward passes in training, in a
-    buffer that a checkpoint stores; evaluation has no draws (the public code sets c = 1). ``moe``: logits
-    <W h, e_i> / |e_i| with learned embeddings e_0, e_1 of width 16, as X-MoE does (arXiv:2204.09179).
+    ``softmax`` and ``sigmoid``: two logits or one, ``h W + b``, divided by τ. ``gumbel``: two logits, divided by
+    max(2 · 0.999995^n, ½), where n counts the forward passes in training (a buffer that a checkpoint stores). Training
+    adds an independent Gumbel draw to each logit before the division; evaluation does not (there the public code sets
+    c = 1). ``moe``: logits <W h, e_i> / |e_i| with learned embeddings e_0, e_1 of width 16, as X-MoE does
+    (arXiv:2204.09179).
     """
 
     updates: Tensor
@@ -346,13 +347,17 @@ class SeqBoat(mega.GatedConfig):
         "window", "keys that a query sees in the compressed sequence: a sliding window, all keys, or one chunk"
     )
     window: int | None = parameter(
-        None, "active tokens in the window: w before, or w/2 on either side; none: 256, or the length", at_least=1
+        None,
+        "active tokens in the window: w before, or w/2 on either side; none: 256, or the length if shorter",
+        at_least=1,
     )
     chunk: int = parameter(128, "active tokens per chunk, with scope 'chunk'", at_least=1)
     bias: Literal["simple", "compressed", "rotary"] = parameter(
         "simple", "bias by distance in original positions or in the compressed sequence, or rotary original positions"
     )
-    max_positions: int | None = parameter(None, "distances with a value in the simple bias; none: length", at_least=1)
+    max_positions: int | None = parameter(
+        None, "distances with a value in the bias (simple, or compressed without a window); none: length", at_least=1
+    )
     router: Literal["softmax", "sigmoid", "gumbel", "moe", "always"] = parameter(
         "softmax", "latent configurator, which selects active tokens; 'always' for none"
     )

@@ -85,8 +85,9 @@ class SGConv(LongConvConfig):
 
     version: ClassVar[int] = 2
     presets: ClassVar[Presets] = {
-        # Any N gives fewer parameters than dlr's small preset; 64 taps give three scales at L = 256. The DLR paper runs
-        # SGConv on shift only (Table 2), with α = 1, as here; the other tasks have the budget of Table 1.
+        # Any N up to L gives fewer parameters than dlr's small preset; 64 taps give three scales at L = 256. The DLR
+        # paper runs SGConv on shift only (Table 2). Its code has α = 1, as here (the paper prints 1e-5). The other
+        # tasks have the budget of Table 1.
         "small": {**SMALL, **FALLING, "d_state": 64},
         "small/shift": EVEN,
         "paper": {**TABLE_1, **FALLING, "budget.lr": 0.001},

@@ -14,8 +14,8 @@ sLSTM, computed position by position, because its gates read h of the previous p
     z, o      block-diagonal maps of x
     h         the memory of :func:`lrtasks.models.ops.xlstm.slstm`, output norm(h)
 
-Initial weights and settings are as in the xlstm package. In its sLSTM, the maps called ``fgate`` and ``igate`` feed the
-slots i and f, in this order; here each map has the name of its slot.
+Initial weights are as in the xlstm package. In its sLSTM, the maps called ``fgate`` and ``igate`` feed the slots i and
+f, in this order; here each map has the name of its slot.
 """
 
 from __future__ import annotations
@@ -197,7 +197,9 @@ class MLSTM(RecurrentConfig):
     mlp: bool = parameter(False, "use a gated feed-forward map after each mixer")
     heads: int = parameter(4, "heads of the memory", at_least=1, at_most=1024)
     expand: float = parameter(2.0, "inner width, in multiples of d_model", above=0, at_most=64)
-    round_up: int = parameter(8, "round the inner width up to a multiple of this", at_least=4, at_most=4096)
+    round_up: int = parameter(
+        8, "round the inner width up to a multiple of this (xlstm package: 64)", at_least=4, at_most=4096
+    )
 
     def check(self) -> None:
         _check_heads(self, self.inner, "the inner width")

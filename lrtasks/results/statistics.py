@@ -33,9 +33,9 @@ def bootstrap(
     """Return the 95 % bootstrap interval of a statistic over seeds and test samples; ``None`` if nothing can vary.
 
     Seeds are drawn with replacement. Test samples enter by the standard error of each seed's score. All seeds have the
-    same test stream, so one normal random number shifts all scores of a resample together; this can
-    only make the interval wider. Few seeds make it too narrow: with three seeds, it extends only from the lowest value
-    to the highest. The same values always give the same interval.
+    same test stream, so one normal random number shifts all scores of a resample together; this can only make the
+    interval wider. Few seeds make it too narrow: with three seeds, it extends only from the lowest value to the
+    highest. The same values always give the same interval.
 
     Args:
         values: one value per seed.

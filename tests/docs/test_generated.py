@@ -162,6 +162,7 @@ def test_a_region_that_cannot_be_made_is_an_error(tmp_path: Path, text: str, mes
         ({"type": "bool"}, "`true`, `false`"),
         ({"type": "int | tuple[int, int]", "at_least": 1}, "a whole number, at least 1, or two: a whole number each"),
         ({"type": "tuple[int, int, int]"}, "three: a whole number each"),
+        ({"type": "tuple[int, int, int, int] | None"}, "four: a whole number each or none"),
         ({"type": "tuple[int, ...] | None", "at_least": 1}, "whole numbers, at least 1, or none"),
         ({"type": "str", "choices": ["x", 8]}, "`x`, `8`"),
     ],

@@ -42,9 +42,9 @@ class Chomsky(TokenTask):
     operator ``*`` is left out.
 
     ``labels="every"`` adds labels in training, which makes the task easier to learn. In the four regular languages,
-    every symbol (in modular arithmetic: every digit) has the answer for the string so far as its label. In the language
-    with brackets, every closing bracket has the value of the expression that it closes. Other languages have no
-    additional labels. Validation and test have the labels of the answer alone.
+    every symbol (in modular arithmetic: every digit) has the answer for the string so far as its label. In
+    ``modular-arithmetic-brackets``, every closing bracket has the value of the expression that it closes. Other
+    languages have no additional labels. Validation and test have the labels of the answer alone.
 
     >>> Chomsky().answer([1, 5, 2, 7, 3, 9]).tolist()  # 1 + 2 * 3
     [-100, -100, -100, -100, -100, 2]

@@ -40,9 +40,9 @@ class Copying(TokenTask):
     (arXiv:2402.01032), section 3.
 
     ``law`` determines the start of the key. ``jelassi``: uniform over 0..|s| - ngram - answer_length - 3, as in the
-    published code. ``clean``: uniform over the starts that leave room for the answer and whose key occurs once in s, so
-    that the question has one answer; s is drawn again if there is no such start. Lengths of ``string`` that leave no
-    start are not drawn.
+    published code. ``clean``: uniform over the starts with room for the answer and with a key that occurs once in s, so
+    the question has one answer; s is drawn again if there is no such start. Lengths of ``string`` that leave no start
+    are not drawn.
 
     >>> Copying(letters=3, string=(3, 3)).answer([3, 2, 0, 1, 4, 2, 0]).tolist()
     [-100, -100, -100, -100, 2, 0, 1]

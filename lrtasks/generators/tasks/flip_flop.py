@@ -40,7 +40,8 @@ class FlipFlop(TokenTask):
     presets: ClassVar[Presets] = {
         # The sparse test matters most. Good models rarely make errors on it, so there are many test samples.
         "small": {"instructions": 128, "clean": True, **budget(batch_size=32, steps=1500, test_batches=100)},
-        # Liu et al.: 10,000 steps of 16 sequences of 512 tokens, AdamW; the dataset's 160,000 sparse sequences.
+        # Liu et al.: 10,000 steps of 16 sequences of 512 tokens, AdamW. Their dataset has 160,000 sparse sequences; the
+        # sparse test here has 4,000.
         "paper": budget(steps=10_000, batch_size=16, lr=3e-4, weight_decay=0.1, schedule="linear", warmup_steps=50)
         | budget(eval_every=500, val_batches=20, test_batches=1000),
     }

@@ -35,8 +35,8 @@ class VariableTracking(UniformTask):
     x_h = x_(h-1) with h = ``hops``. The variables of all chains are distinct, drawn from all N = max(``variables``,
     chains (h + 1)). The statements of all chains come in random order. Mixed among them are ``noise`` times as many
     fillers: statements of two filler tokens (the last token of the vocabulary). Then every variable of the chains comes
-    once, in random order, with its chain's constant as the label. A table of values, read
-    once from left to right, does not solve the task.
+    once, in random order, with its chain's constant as the label. A table of values, read once from left to right, does
+    not solve the task.
 
     Source: after the variable tracking of Hsieh et al., "RULER: What's the Real Context Size of Your Long-Context
     Language Models?" (arXiv:2404.06654), section 3.2. RULER has one chain in text, so every variable in the text is an

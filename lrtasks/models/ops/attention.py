@@ -156,7 +156,8 @@ class MultiHeadAttention(nn.Module):
         chunk: see only a query's own and neighbouring chunks of this many positions; None to see all keys.
         window: see only the query's own key and the ``window - 1`` before it (without ``causal``, also
             the ``window - 1`` after it); None to see all keys.
-        conv: applied to queries, keys and values: ``silu``, a short convolution with SiLU, or ``canon``, a canon layer.
+        conv: applied to queries, keys and values: ``silu``, a short convolution with SiLU; ``canon``, a canon layer; or
+            ``none``.
     """
 
     def __init__(

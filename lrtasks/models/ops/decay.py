@@ -20,7 +20,8 @@ which :func:`decayed_products` computes in one of two ways: as one matrix produc
 an anchor a at the middle of the chunk, if no exponent exceeds :data:`LIMIT`; or, for stronger decays, in sub-blocks
 that have no positive exponents.
 
-On a CPU with few threads, both use the loop of :mod:`lrtasks.models.ops.state_loop`, which is faster for small states.
+On a CPU with few threads, both use the loop of :mod:`lrtasks.models.ops.state_loop`, which is faster for small states
+(:func:`scalar_decay` only without ``features``).
 """
 
 from __future__ import annotations

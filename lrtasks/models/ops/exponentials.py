@@ -53,8 +53,8 @@ def exp_kernel(weight: Tensor, rate: Tensor | None, freq: Tensor | None, length:
     Args:
         weight: W, complex or real. ``(R, N)`` if all rows share Λ; ``(G, R, N)`` if each of G groups has its own Λ.
         rate: real part of Λ per position, ``(N,)`` or ``(G, N)``, usually negative; None for 0.
-        freq: imaginary part of Λ in radians per position, same shape; None for 0. Pass float64 where float32
-            rounding matters: an error d in freq changes the phase at l by d l.
+        freq: imaginary part of Λ in radians per position, same shape; None for 0, but not if rate is None. Pass
+            float64 where float32 rounding matters: an error d in freq changes the phase at l by d l.
         length: number of positions L.
 
     Returns:

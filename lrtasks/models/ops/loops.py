@@ -24,7 +24,7 @@ from lrtasks.compiling import announced, compiled, compiled_inner, untraced
 LARGEST_STATE = 4096
 """Largest number of state values of a batch for which the loops of the GRU are used. For larger states, torch is faster
 (``python benchmarks/recurrent_ops.py --ops gru --batch 64`` has 4,096 values). The sLSTM needs more operations of torch
-per position, so its loops are used for eight times as many values."""
+per position, so its loops are used for eight times as many values, with at most MOST_THREADS threads."""
 MOST_THREADS = 2
 """Largest number of torch threads for which the loops with vectors are used (matrix states, tables of exponentials),
 and the loop of the sLSTM for large states. A loop uses one thread; operations of torch use all, and many are faster."""

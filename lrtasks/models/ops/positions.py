@@ -21,7 +21,7 @@ def rotate(x: Tensor, positions: Tensor | None = None) -> Tensor:
     """Rotate the pair of features ``(2m, 2m+1)`` at position ``t`` by the angle ``t · 10000^(-2m/width)``.
 
     A pair ``(a, b)`` becomes ``(a cos - b sin, a sin + b cos)``, so the product of two rotated vectors depends
-    only on the difference of their positions. Source: Su et al., RoFormer, arXiv:2104.09864, section 3.4.
+    only on the difference of their positions. Source: Su et al., RoFormer, arXiv:2104.09864, section 3.2.2.
 
     Args:
         x: ``(..., length, width)`` of any floating-point type, ``width`` even.

@@ -1,4 +1,4 @@
-"""The memories of xLSTM (Beck et al., arXiv:2405.04517, sections 2.2 and 2.3 and appendix A.2), stabilised.
+"""The memories of xLSTM (Beck et al., arXiv:2405.04517, sections 2.2 and 2.3 and appendix A), stabilised.
 
 The matrix memory (:func:`mlstm`), with lf = logsigmoid(f), keys scaled by D^(-1/2), and n following the recurrence of C
 with 1 in place of v:
