@@ -39,6 +39,10 @@ class UsageError(ValueError):
         super().__init__(printable(message))
 
 
+class LostDataError(UsageError):
+    """A stored dataset that was opened cannot be read any more, because its files were changed or removed."""
+
+
 def require_whole(what: str, value: Any, at_least: int, at_most: int) -> None:
     """Raise :class:`UsageError` unless ``value`` is a whole number within these bounds."""
     whole = None

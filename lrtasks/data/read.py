@@ -9,6 +9,7 @@ from __future__ import annotations
 import bisect
 import functools
 import itertools
+import json
 import os
 import threading
 from collections import defaultdict
@@ -25,7 +26,7 @@ from lrtasks.data.columns import INDEX, declared, decode, row_group, sample_byte
 from lrtasks.data.export import listed_images
 from lrtasks.data.manifest import MANIFEST, Manifest, differences, old_data, read_manifest
 from lrtasks.data.store import HIDDEN, Store
-from lrtasks.errors import UsageError, first_line, require_known, require_whole
+from lrtasks.errors import LostDataError, UsageError, first_line, require_known, require_whole
 from lrtasks.generators.base import Split, Task, registry, require_indices, stack
 from lrtasks.registry import file_source
 from lrtasks.spec import Batch, Sample
@@ -51,6 +52,7 @@ class StoredDataset:
         self.counts = dict(manifest.counts)
         self._store = store
         self._shards = {split: [one for one in manifest.shards if one.split == split] for split in manifest.counts}
+        self._shard_of = {name: one for one in manifest.shards for name in one.files}
         self._forget()
 
     def _forget(self) -> None:
@@ -120,8 +122,9 @@ class StoredDataset:
             split: ``"train"``, ``"val"`` or ``"test"``.
 
         Raises:
-            UsageError: for an unknown or empty split, if there is no index, for an index that is not a whole number or
-                is out of range, or for a file that cannot be read.
+            UsageError: for an unknown or empty split, if there is no index, or for an index that is not a whole number
+                or is out of range.
+            LostDataError: for a file that cannot be read, or that belongs to another dataset by now.
         """
         require_known("split", split, self.counts)
         if not self.counts[split]:
@@ -153,16 +156,23 @@ class StoredDataset:
 
     @contextmanager
     def _readable(self, name: str) -> Iterator[None]:
-        """Convert errors of the file ``name`` to a :class:`UsageError`."""
+        """Convert errors of the file ``name`` to a :class:`LostDataError`."""
         try:
             yield
         except (ValueError, OSError) as error:
-            raise UsageError(f"{name} in {self._store.address} cannot be read: {first_line(error)}") from error
+            raise LostDataError(f"{name} in {self._store.address} cannot be read: {first_line(error)}") from error
 
     def _open(self, name: str) -> tuple[pq.ParquetFile, list[int]]:
-        """Open a shard; return its file and the first row of each row group."""
+        """Open a shard; return its file and the first row of each row group.
+
+        Another dataset may have taken its place since the digests were compared. The file is not mapped into memory: if
+        it became shorter, the system would kill this process.
+        """
         root = self._store.root
-        file = pq.ParquetFile(self._store.open(name) if root is None else pa.memory_map(str(root / name)))
+        file = pq.ParquetFile(self._store.open(name) if root is None else pa.OSFile(str(root / name)))
+        stored = json.loads((file.schema_arrow.metadata or {}).get(b"lrtasks", b"{}"))
+        if unlike := differences(stored, self.manifest.origin(self._shard_of[name])):
+            raise ValueError(f"it was replaced: {'; '.join(unlike)}")
         rows = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
         return file, [0, *itertools.accumulate(rows[:-1])]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from torch import nn
 
-from lrtasks.errors import UsageError, is_lost_worker, with_line
+from lrtasks.errors import LostDataError, UsageError, is_lost_worker, with_line
 from lrtasks.evaluation import loop
 from lrtasks.evaluation.batches import BatchStream, Replay, held_out
 from lrtasks.evaluation.scoring import BASELINE_BATCHES, baseline_scores
@@ -57,6 +57,8 @@ def further_tests(config: RunConfig) -> Mapping[str, FurtherTest]:
             raise UsageError(f"two tests are called {name!r}; copy {address} to a folder of another name")
         if not data.counts.get("test"):
             raise UsageError(f"{address} has no test samples")
+        if data.manifest.digest != config.test_digests[name]:
+            raise UsageError(f"{address} was replaced by another dataset; start the run again")
         same = data.manifest.task == config.task.name  # the task may be the user's own
         task = data.task_as(type(config.task)) if same else data.task
         config.task.require_same_widths(task, address)
@@ -90,7 +92,7 @@ def score_further(
             record.scores[name], record.errors[name] = scorer.scores(), scorer.error()
             record.further_slices[name] = scorer.slices()
         except Exception as error:  # a model may raise anything at a length that it was not built for
-            if is_lost_worker(error):
+            if isinstance(error, LostDataError) or is_lost_worker(error):
                 raise
             reason = error if isinstance(error, loop.DivergedError) else with_line(error)
             record.notes.append(f"test {name}: not possible: {reason}")

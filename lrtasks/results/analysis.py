@@ -177,7 +177,9 @@ def draw_curve(record: RunRecord) -> Figure:
         if scores.get(metric) is not None:
             score.axhline(scores[metric], linestyle="--", color="grey", linewidth=0.8)
             at, above = (steps[0], scores[metric]), (0, 2)
-            score.annotate(f"baseline: {name}", at, above, textcoords="offset points", fontsize=7, color="grey")
+            score.annotate(
+                style.literal(f"baseline: {name}"), at, above, textcoords="offset points", fontsize=7, color="grey"
+            )
     score.set(xlabel="step", ylabel=f"validation {style.metric(metric)}")
     return figure
 
@@ -192,7 +194,7 @@ def draw_slices(record: RunRecord) -> Figure:
         values = [np.nan if row[score] is None else row[score] for row in rows]
         _name_bars(panel, [str(row["label"]) for row in rows])
         panel.bar(range(len(rows)), values)
-        panel.set(xlabel=name, ylabel=score, ylim=(min(0, np.nanmin(values, initial=0)), 1.02))
+        panel.set(xlabel=style.literal(name), ylabel=score, ylim=(min(0, np.nanmin(values, initial=0)), 1.02))
     return figure
 
 
@@ -286,4 +288,5 @@ def _bars(panel: Axes, shown: Portrait) -> None:
 
 def _name_bars(panel: Axes, labels: Sequence[str]) -> None:
     """Write names below the bars; rotate all if a name has more than four letters, since long names would overlap."""
-    panel.set_xticks(range(len(labels)), labels, rotation=60 if max(map(len, labels)) > 4 else 0, fontsize=7)
+    names = list(map(style.literal, labels))
+    panel.set_xticks(range(len(labels)), names, rotation=60 if max(map(len, labels)) > 4 else 0, fontsize=7)

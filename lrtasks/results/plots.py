@@ -26,7 +26,7 @@ from lrtasks.record import RunRecord
 from lrtasks.registry import split_preset
 from lrtasks.results.profile import draw_profile, make_profile
 from lrtasks.results.settings import key, labels
-from lrtasks.results.style import metric, panels, series, styled, title
+from lrtasks.results.style import literal, metric, panels, series, styled, title
 from lrtasks.results.table import CELL, aggregate, by_label, length_of_test
 from lrtasks.results.table import COSTS as MEASURED
 
@@ -130,7 +130,7 @@ def draw_length(runs: pd.DataFrame, records: Sequence[RunRecord]) -> Figure:
         floors = floors.groupby("length").median()
         panel.plot(floors.index, np.maximum(floors, LOWEST), label="floor", **FLOOR)
         _finish(panel, of_task, "length", "test ", floor=False)
-        panel.set_title(textwrap.fill(name, TITLE))
+        panel.set_title(literal(textwrap.fill(name, TITLE)))
         panel.set_xscale("log", base=2)
         panel.set_xticks(floors.index, [f"{length:,}" for length in floors.index], rotation=45, ha="right")
         panel.minorticks_off()
@@ -181,13 +181,14 @@ def draw_heatmap(runs: pd.DataFrame, _: Sequence[RunRecord]) -> Figure:
         raise UsageError("no run has a scaled score: a test score and a floor")
     scaled = scaled.reindex(index=runs["row"].cat.categories, columns=runs["column"].cat.categories)
     rows, columns = scaled.shape
-    names, slanted = 0.06 * max(map(len, scaled.index)), 0.045 * max(map(len, scaled.columns))  # inches
-    width, height = 1.2 + max(names, slanted) + 0.42 * columns, max(1.2, 0.3 + slanted) + 0.22 * rows
+    wide, slanted = 0.06 * max(map(len, scaled.index)), 0.045 * max(map(len, scaled.columns))  # inches
+    width, height = 1.2 + max(wide, slanted) + 0.42 * columns, max(1.2, 0.3 + slanted) + 0.22 * rows
     figure, (panel,) = panels(1, 1, width, height)
     panel.grid(visible=False)
     image = panel.imshow(scaled, cmap="cividis", vmin=0, vmax=1, aspect="auto", interpolation="none")
-    panel.set_xticks(range(columns), map(title, scaled.columns), rotation=45, ha="right", rotation_mode="anchor")
-    panel.set_yticks(range(rows), scaled.index)
+    names = [literal(title(name)) for name in scaled.columns]
+    panel.set_xticks(range(columns), names, rotation=45, ha="right", rotation_mode="anchor")
+    panel.set_yticks(range(rows), map(literal, scaled.index))
     for (row, column), value in np.ndenumerate(scaled):
         if not np.isnan(value):
             colour = "black" if value > 0.55 else "white"
@@ -235,7 +236,7 @@ def _each(runs: pd.DataFrame, column: str, *, sort: bool = True) -> list[pd.Data
 
 def _look(own: pd.DataFrame) -> dict[str, Any]:
     """Return name, colour and marker of the model of these runs."""
-    return {"label": title(own["column"].iloc[0]), **series(own["column"].cat.codes.iloc[0])}
+    return {"label": literal(title(own["column"].iloc[0])), **series(own["column"].cat.codes.iloc[0])}
 
 
 def _line(panel: Axes, own: pd.DataFrame, x: Sequence[float], seeds: Any, **how: Any) -> None:
@@ -254,7 +255,7 @@ def _finish(panel: Axes, of_task: pd.DataFrame, x: str, of: str, *, floor: bool 
     floors = of_task.groupby("seed")["floor"].mean().dropna()  # each seed has its own, as in a table
     if floor and len(floors):
         panel.axhline(max(floors.median(), LOWEST), label="floor", **FLOOR)
-    panel.set_title(textwrap.fill(of_task["row"].iloc[0], TITLE))
+    panel.set_title(literal(textwrap.fill(of_task["row"].iloc[0], TITLE)))
     panel.set(xlabel=x, ylabel=of + metric(of_task["metric"].iloc[0]))
     low, high = panel.get_ylim()
     low = max(low, LOWEST)

@@ -30,7 +30,7 @@ from lrtasks.registry import own_source
 from lrtasks.results.compare import by_column
 from lrtasks.results.formats import TextTable, number, render
 from lrtasks.results.settings import Settings, key, labels, owned, settings_in, without_none
-from lrtasks.results.style import COLOURS, encode, panels, save, styled, title
+from lrtasks.results.style import COLOURS, encode, literal, panels, save, styled, title
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -323,7 +323,7 @@ def draw_profile(profiles: Sequence[Profile]) -> Figure:
         panel.set(xlim=(0, 1), ylim=(len(names) - 0.4, -0.6), yticks=range(len(names)), xticks=[0, 0.5, 1])
         panel.set_yticklabels(names, fontsize=8)
         panel.grid(visible=False, axis="y")  # its lines would cross the numbers
-        panel.set_title(textwrap.fill(printable(title(profile.label)), TITLE), fontsize=8)
+        panel.set_title(literal(textwrap.fill(printable(title(profile.label)), TITLE)), fontsize=8)
         panel.tick_params(length=0, labelsize=8, labelbottom=True)
         for side in ("top", "right", "left"):
             panel.spines[side].set_visible(False)

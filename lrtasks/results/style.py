@@ -72,6 +72,17 @@ def title(label: str) -> str:
     return TITLES.get(name, name) + space + settings
 
 
+def literal(label: str) -> str:
+    """Return a label that a figure shows as it is.
+
+    Matplotlib would read text between two ``$`` as a formula, and leave a name that begins with ``_`` out of a legend.
+
+    >>> literal("MyLayer (mode=$a$)"), literal("_MyLayer")
+    ('MyLayer (mode=\\\\$a\\\\$)', '\\u200b_MyLayer')
+    """
+    return ("\u200b" if label.startswith("_") else "") + label.replace("$", r"\$")
+
+
 def metric(name: str) -> str:
     """Return a score's name for LaTeX and for a figure.
 

@@ -30,8 +30,8 @@ WAITING, RUNNING, ELSEWHERE, REFUSED = "waiting", "running", "elsewhere", "refus
 """Statuses of a run in a suite, in addition to the statuses of its record: ``done``, ``diverged`` and ``failed``.
 
 A run is ``elsewhere`` if another process, such as that of a second suite, works on it. A run is refused if it is
-impossible here, if its record is unreadable, or if the user's file of its model or task was edited after the suite
-began. No record is written for such runs.
+impossible here, if its record is unreadable, or if a file of its model, task or data was edited after the suite began.
+No record is written for such runs.
 """
 
 
@@ -209,7 +209,7 @@ def _settle(run: RunConfig, folder: Path, failure: Failure | None) -> tuple[str,
     # a process that ended well has written its record, perhaps to the folder of the edited file
     elsewhere = failure is None and look(run, folder)[0] == WAITING
     if (elsewhere or not (folder / FILE).exists()) and _is_edited(run, folder):
-        edited = "the file of the model or the task was edited after the suite began; give the same command again"
+        edited = "a file of the model, task or data was edited after the suite began; give the same command again"
         return REFUSED, run.record(REFUSED, [f"{reason}; {edited}"])
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -228,10 +228,11 @@ def _settle(run: RunConfig, folder: Path, failure: Failure | None) -> tuple[str,
 
 
 def _is_edited(run: RunConfig, folder: Path) -> bool:
-    """Return whether the run's command now makes another folder, because a file of the user's was edited."""
+    """Return whether the run's command now makes another folder: a file of the user's or a dataset was changed."""
     how: dict[str, Any] = {"preset": run.preset, "seed": run.seed, "settings": run.settings}
     try:
         now = RunConfig.make(run.task_address or run.task, run.model.address or run.model.name, **how)
+        now = now if run.data is None else _with_data_digest(now, run.data)
     except UsageError:
         return True
-    return replace(now, data_digest=run.data_digest).folder(folder.parents[1]) != folder
+    return now.folder(folder.parents[1]) != folder

@@ -91,6 +91,8 @@ def run_selected(
         for run in tried:
             _note(records[run.digest], run, out, values, chosen=run is best)
         same = [run for run in runs if _values(run, bare) == _values(best, bare)]
+        if all(records[run.digest].status not in FINISHED for run in tried):
+            same = [best]  # no value was chosen, so no other seed can run at it
         tried_values |= {run.digest: values for run in same}
         chosen += same
     _unchoose_others([run for run in chosen if run.digest in records], records, out, tried_values)

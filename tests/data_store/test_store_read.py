@@ -178,6 +178,26 @@ def test_a_shard_that_changes_after_the_opening_is_named(tmp_path: Path, change:
         dataset.batch([12])
 
 
+def test_another_dataset_in_the_folder_of_an_opened_one_is_refused(tmp_path: Path) -> None:
+    for name, seed in (("data", 0), ("other", 1)):
+        generate(Shift(16), tmp_path / name, samples=20, shard_size=10, workers=1, seed=seed)
+    dataset = open_dataset(tmp_path / "data")
+    (tmp_path / "data").rename(tmp_path / "old")
+    (tmp_path / "other").rename(tmp_path / "data")
+    with pytest.raises(lrtasks.UsageError, match="was replaced: seed is 1 there, 0 here"):
+        dataset.batch([12])
+
+
+def test_a_file_that_becomes_shorter_while_it_is_open_is_named(tmp_path: Path) -> None:
+    generate(Shift(4096), str(tmp_path), samples=20, split=(1, 0, 0), workers=1)
+    dataset = open_dataset(str(tmp_path))
+    dataset.batch([0])
+    (shard,) = tmp_path.glob("train-*")
+    os.truncate(shard, 100)
+    with pytest.raises(lrtasks.UsageError, match=f"{shard.name} in .* cannot be read"):
+        dataset.batch([19])
+
+
 def test_a_forked_process_opens_the_files_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     generate(Shift(16), str(tmp_path), samples=20, workers=1)
     dataset, opened = open_dataset(str(tmp_path)), []

@@ -260,3 +260,26 @@ def test_a_worker_that_dies_in_a_further_test_is_no_result(
         run("dlr", tmp_path, TASK, hyper=SMALL, budget=budget, workers=1)
     monkeypatch.undo()
     assert set(run("dlr", tmp_path, TASK, hyper=SMALL, budget=budget).scores) == {"val", "test", "long"}
+
+
+def test_a_test_set_that_is_lost_or_replaced_is_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    address = tmp_path / "long"
+    store(lrtasks.make("cumsum", length=24), address)
+    config = RunConfig.make(TASK, "dlr", settings={"test_data": (str(address),)})
+    budget = {"test_lengths": (), "test_data": (str(address),)}
+    real = further_tests.score_further
+
+    def score_further(*arguments: Any) -> None:
+        address.rename(tmp_path / "moved")
+        real(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("lrtasks.evaluation.run.score_further", score_further)
+        with pytest.raises(UsageError, match="long cannot be read"):
+            run("dlr", tmp_path, TASK, hyper=SMALL, budget=budget)
+    (tmp_path / "moved").rename(address)
+    assert set(run("dlr", tmp_path, TASK, hyper=SMALL, budget=budget).scores) == {"val", "test", "long"}
+    shutil.rmtree(address)
+    generate(lrtasks.make("cumsum", length=24), address, samples=6, split=(0, 0, 1), workers=1)
+    with pytest.raises(UsageError, match="long was replaced by another dataset"):
+        further_tests.further_tests(config)

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from made_records import COST, framed, made
+from matplotlib import cbook
+from matplotlib.text import Text
 
 from lrtasks.errors import UsageError
 from lrtasks.record import NOT_CAUSAL, NOT_COMPARABLE
@@ -299,6 +301,18 @@ def test_a_panel_per_model_holds_its_profile() -> None:
     assert widths == pytest.approx([0.5, 0.0])
     with pytest.raises(UsageError, match="lrtasks profile --model NAME"):
         drawn("profile", records[2:])
+
+
+@pytest.mark.parametrize("kind", ["curves", "length", "scatter", "heatmap", "profile"])
+def test_any_name_of_a_model_is_drawn_as_it_is(kind: str) -> None:
+    names = [r"$\frac{$", "_Layer"]
+    further = {"test": {"r2": 0.9}, "2x": {"r2": 0.8}}
+    figure = drawn(kind, [made(model=name, scores=further, curve=curve(0.5)) for name in names])
+    figure.canvas.draw()
+    shown = [text for text in figure.findobj(Text) if text.get_text() and text.get_visible()]
+    for name in names:
+        text = next(text for text in shown if text.get_text().lstrip("\u200b").replace("\\$", "$") == name)
+        assert not cbook.is_math_text(text.get_text())
 
 
 @pytest.fixture

@@ -251,6 +251,23 @@ def test_refused_runs_leave_no_folders(tmp_path: Path) -> None:
     assert not any(tmp_path.iterdir())
 
 
+def test_no_other_seed_runs_if_the_first_finished_at_no_value(tmp_path: Path) -> None:
+    class Failing(Runner):
+        def __call__(self, runs: Sequence[RunConfig], on_end: OnEnd = lambda *_: None) -> list[RunRecord]:
+            records = super().__call__(runs, on_end)
+            for run, record in zip(runs, records, strict=True):
+                record.status = "failed" if run.model.name == "dlr" else "done"
+            return records
+
+    runner = Failing(tmp_path, {"dlr": 0.01, "attention": 0.01})
+    chosen, records, _ = run_selected(suite_of(seeds=3), ("lr",), runner, tmp_path)
+    assert [(run.model.name, run.seed) for run in runner.calls[1]] == [("attention", 1), ("attention", 2)]
+    assert [(run.model.name, record.status) for run, record in zip(chosen, records, strict=True)] == [
+        ("dlr", "failed"),
+        *[("attention", "done")] * 3,
+    ]
+
+
 def test_a_negative_score_is_better_than_none(tmp_path: Path) -> None:
     class Poor(Runner):
         def __call__(self, runs: Sequence[RunConfig], on_end: OnEnd) -> list[RunRecord]:

@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import re
+import shutil
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -21,6 +22,7 @@ from lrtasks.data import generate
 from lrtasks.errors import UsageError
 from lrtasks.evaluation.run import run
 from lrtasks.files import held
+from lrtasks.generators import make
 from lrtasks.record import LOCK, RunRecord, read_record
 from lrtasks.run_config import RunConfig
 from lrtasks.suite.backends import Began, Event, Failure, Job
@@ -284,8 +286,26 @@ def test_a_file_that_is_edited_while_the_suite_runs_is_named(tmp_path: Path, end
         backend=Pretend(edited),
         on_change=lambda progress, _: statuses.append(progress.statuses[0]),
     )
-    assert "the file of the model or the task was edited after the suite began" in record.notes[-1]
+    assert "was edited after the suite began" in record.notes[-1]
     assert (record.status, statuses[-1]) == ("refused", "refused")
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("use", ["data", "test_data"])
+def test_a_dataset_that_is_replaced_while_the_suite_runs_is_named(tmp_path: Path, use: str) -> None:
+    folder = tmp_path / "data"
+
+    def store(seed: int) -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        generate(make("cumsum", length=16), folder, samples=20, workers=1, seed=seed)
+
+    store(0)
+    own: dict[str, Any] = {"settings": TINY, "data": folder}
+    if use == "test_data":
+        own = {"settings": {**TINY, "test_data": (str(folder),)}}
+    one = RunConfig.make("cumsum", "attention", **own)
+    (record,) = run_suite([one], tmp_path / "runs", backend=Pretend(lambda _: store(1)))
+    assert record.status == "refused" and "was edited after the suite began" in record.notes[-1]
     assert not (tmp_path / "runs").exists()
 
 
