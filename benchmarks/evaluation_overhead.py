@@ -64,7 +64,7 @@ def training_step(config: RunConfig) -> Callable[[], None]:
     batch = BatchStream(config.task, 0, "train", config.budget.batch_size)[0]
 
     def step() -> None:
-        loss(model(batch.x), batch.y).backward()
+        loss(model(batch.x), batch.y, batch.y).backward()
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
 
@@ -82,13 +82,14 @@ def compare_forms(config: RunConfig, repeats: int) -> dict[str, tuple[float, flo
     places = labelled(batch.y)
 
     def everywhere() -> None:
-        loss(model(batch.x), batch.y).backward()
+        loss(model(batch.x), batch.y, batch.y).backward()
 
     def at_labels() -> None:
         if places is None:
             everywhere()
         else:
-            loss(model(batch.x, places=places), batch.y.flatten()[places].unsqueeze(0)).backward()
+            labels = batch.y.flatten()[places].unsqueeze(0)
+            loss(model(batch.x, places=places), labels, batch.y).backward()
 
     def flushed() -> None:
         with flushed_denormals():

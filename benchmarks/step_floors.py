@@ -60,23 +60,20 @@ class Count(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.operations, self.bytes, self.products, self.ffts = 0, 0, 0.0, 0.0
-        self.on_tensors = loops.on_tensors
+        self.run_loop = loops.run_loop
 
     def __enter__(self) -> Count:
-        loops.on_tensors = self._counted_loop
+        loops.run_loop = self._counted_loop
         return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
-        loops.on_tensors = self.on_tensors
+        loops.run_loop = self.run_loop
         super().__exit__(*error)
 
-    def _counted_loop(self, loop: Callable[..., None]) -> Callable[..., None]:
-        def run(*inputs: Any) -> None:
-            self.on_tensors(loop)(*inputs)
-            self._add(x for x in inputs if isinstance(x, Tensor))
-            self.products += LOOPS[loop.__name__](*inputs)
-
-        return run
+    def _counted_loop(self, loop: Callable[..., None], *inputs: Any) -> None:
+        self.run_loop(loop, *inputs)
+        self._add(x for x in inputs if isinstance(x, Tensor))
+        self.products += LOOPS[loop.__name__](*inputs)
 
     def _add(self, tensors: Iterable[Tensor]) -> None:
         self.operations += 1
@@ -138,7 +135,7 @@ def step_of(config: RunConfig) -> Callable[[], None]:
 
     def step() -> None:
         model.zero_grad(set_to_none=True)
-        loss(model(x), y).backward()
+        loss(model(x), y, y).backward()
 
     return step
 

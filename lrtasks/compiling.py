@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numba
@@ -46,24 +45,20 @@ def untraced(function: F) -> F:
     return untraceable
 
 
-_SAID: set[str] = set()
-
-
 class _Announcement(event.Listener):
-    def __init__(self, what: str) -> None:
-        self._what = what
+    """Print a line on standard error when functions of one of this package's folders are first compiled."""
 
-    def on_start(self, _: Any) -> None:
-        if self._what not in _SAID:
-            print(f"compiling the {self._what}, once", file=sys.stderr)
-            _SAID.add(self._what)
+    def __init__(self) -> None:
+        self._said: set[str] = set()
+
+    def on_start(self, begun: event.Event) -> None:
+        package = str(begun.data["dispatcher"].py_func.__module__).rpartition(".")[0]
+        if package.startswith("lrtasks.") and package not in self._said:
+            self._said.add(package)
+            print(f"compiling the loops of {package}, once", file=sys.stderr)
 
     def on_end(self, _: Any) -> None:
         pass
 
 
-@contextlib.contextmanager
-def announced(what: str) -> Iterator[None]:
-    """Print a line on standard error, once per process, if ``what`` is compiled in this context."""
-    with event.install_listener("numba:compile", _Announcement(what)):
-        yield
+event.register("numba:compile", _Announcement())  # type: ignore[no-untyped-call]

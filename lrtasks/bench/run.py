@@ -19,7 +19,7 @@ from lrtasks.bench import BASELINE, PHASES, UNFUSED
 from lrtasks.bench import measure as measuring
 from lrtasks.bench.measure import Case, Settings, cost, kernel_entry, run_in_process, shared_parameters, sizes
 from lrtasks.bench.report import SCHEMA, read_measurement
-from lrtasks.errors import UsageError, unknown
+from lrtasks.errors import UsageError, require_whole, unknown
 from lrtasks.evaluation import optimiser
 from lrtasks.evaluation.environment import describe_environment, device_name, kernel_packages
 from lrtasks.files import held, make_folder, write_atomically
@@ -67,8 +67,8 @@ def make_cases(
         for name, option in shared_parameters(model_parameter_names(own.get(model, model))).items():
             if name in values:
                 raise UsageError(f"{model}.{name} cannot differ between models; give {option} for all of them")
-    for length in (length for length in lengths if not 1 <= length <= MAX_LENGTH):
-        raise UsageError(f"a length must be at least 1 and at most {MAX_LENGTH:,}, found {length}")
+    for length in lengths:
+        require_whole("a length", length, 1, MAX_LENGTH)
     for name in [*ordered, *(own.get(label, label) for label in hyper)]:
         if is_registered(name):
             _ = Case(name, 1, settings, device, hyper).factory  # raises

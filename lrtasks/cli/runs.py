@@ -16,7 +16,7 @@ from typer import Context, Option
 
 from lrtasks.budget import DEFAULTS, MOST_SEEDS, SHARED_BUDGET, Budget
 from lrtasks.cli import options
-from lrtasks.errors import UsageError
+from lrtasks.errors import UsageError, require_whole
 
 if TYPE_CHECKING:
     from lrtasks.record import RunRecord
@@ -74,8 +74,7 @@ def evaluate(
     Every parameter of the task and the model is an option as well, such as --length 512 or --d-state 64; lrtasks
     describe NAME lists them. Example: lrtasks eval --model dlr --task shift --length 512 --steps 1000
     """
-    if not 1 <= seeds <= MOST_SEEDS:
-        raise UsageError(f"--seeds must be at least 1 and at most {MOST_SEEDS:,}, found {seeds}")
+    require_whole("--seeds", seeds, 1, MOST_SEEDS)
     if max(map(len, options.require_names(model, task))) > 1:
         several = f"several: lrtasks suite --models {model} --tasks {task}"
         raise UsageError(f"eval takes one model and one task, found {model} and {task}; {several}")

@@ -203,7 +203,9 @@ def profile(
     def show(_: Sequence[str], configs: Sequence[RunConfig], records: Sequence[RunRecord]) -> None:
         on = {run.task_address or run.task.name: run.task for run in configs}
         given = {run.model.name: owned("model.", run.settings) for run in configs}
-        found = made.profiles_beside(others, make_frame([(None, record) for record in records]), on, given)
+        labelled = made.runs_by_label(make_frame([(None, record) for record in records]), given)
+        profiles = [made.make_profile(rows, on, label) for label, rows in labelled.items()]
+        found = [(own, made.published_profiles(own, others, on)) for own in profiles]
         if as_json:
             options.print_json([made.content(*pair) for pair in found])
         else:

@@ -15,48 +15,47 @@ from lrtasks.models.base import parameter_options
 from lrtasks.spec import IGNORED
 
 Loss = Callable[..., Tensor]
-"""A function of ``(output, target)`` that returns the loss. The optional third argument ``whole`` contains the targets
-of the whole batch; the function then returns the contribution of these samples to the loss of the whole batch."""
+"""A function of ``(output, target, whole)`` that returns the contribution of some samples to the loss of a batch;
+``whole`` contains the targets of the whole batch, ``target`` those of these samples."""
 
 
-def mse(output: Tensor, target: Tensor, whole: Tensor | None = None) -> Tensor:
+def mse(output: Tensor, target: Tensor, whole: Tensor) -> Tensor:
     """Return the mean squared error over all elements."""
-    loss = F.mse_loss(output.float(), target)
-    return loss if whole is None else loss * (target.numel() / whole.numel())
+    return F.mse_loss(output.float(), target) * (target.numel() / whole.numel())
 
 
-def cross_entropy(output: Tensor, target: Tensor, whole: Tensor | None = None) -> Tensor:
+def cross_entropy(output: Tensor, target: Tensor, whole: Tensor) -> Tensor:
     """Return the mean cross-entropy over labelled positions; 0 if no position of the batch is labelled.
 
     ``output`` holds logits ``(batch, length, classes)``, ``target`` labels ``(batch, length)``.
     """
     logits, labels = output.float().flatten(0, 1), target.flatten()
-    count = ((target if whole is None else whole) != IGNORED).sum().clamp_min(1)
+    count = (whole != IGNORED).sum().clamp_min(1)
     return F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum") / count
 
 
-def balanced_cross_entropy(output: Tensor, target: Tensor, whole: Tensor | None = None) -> Tensor:
+def balanced_cross_entropy(output: Tensor, target: Tensor, whole: Tensor) -> Tensor:
     """Return the cross-entropy weighted by the inverse of each class's count in the batch (DLR code, pathfinder).
 
     With the weights 1/n_c, the result is the mean of the classes' mean cross-entropies, over the classes in the batch;
     0 if no position of the batch is labelled.
     """
     logits, labels = output.float().flatten(0, 1), target.flatten()
-    counted = labels if whole is None else whole.flatten()
+    counted = whole.flatten()
     counts = torch.bincount(counted[counted >= 0], minlength=output.shape[-1])
     weight = 1 / counts.clamp_min(1).float()
     classes = (counts > 0).sum().clamp_min(1)
     return F.cross_entropy(logits, labels, weight=weight, ignore_index=IGNORED, reduction="sum") / classes
 
 
-def weighted_cross_entropy(output: Tensor, target: Tensor, whole: Tensor | None = None, *, weights: Tensor) -> Tensor:
+def weighted_cross_entropy(output: Tensor, target: Tensor, whole: Tensor, *, weights: Tensor) -> Tensor:
     """Return the mean cross-entropy over labelled positions, each with the weight of its class.
 
     ``weights`` has shape ``(classes,)``. The result is the sum of the weighted losses over the sum of the weights; 0 if
     no position of the batch is labelled.
     """
     logits, labels = output.float().flatten(0, 1), target.flatten()
-    counted = labels if whole is None else whole.flatten()
+    counted = whole.flatten()
     total = (weights[counted.clamp_min(0)] * (counted != IGNORED)).sum()
     loss = F.cross_entropy(logits, labels, weight=weights, ignore_index=IGNORED, reduction="sum")
     return loss / total.clamp_min(weights.min())

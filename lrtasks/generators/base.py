@@ -175,8 +175,7 @@ class Task(Config):
         Raises:
             UsageError: for an unknown split, or a seed outside 0..2^63-1.
         """
-        if split not in SPLITS:
-            raise UsageError(f"split must be one of {', '.join(SPLITS)}, found {split!r}")
+        require_known("split", split, SPLITS)
         require_whole("seed", seed, 0, MAX_SEED)
         return random.derive_key(**self.identity(), seed=int(seed), split=split)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lrtasks.errors import UsageError
+from lrtasks.errors import require_whole
 from lrtasks.generators.base import Task
 from lrtasks.spec import IGNORED, Batch, Spec
 
@@ -33,8 +33,7 @@ def preview(task: Task, *, samples: int = 2, seed: int = 0) -> Figure:
     """
     from matplotlib.figure import Figure
 
-    if not 1 <= samples <= MAX_SAMPLES:
-        raise UsageError(f"samples must be at least 1 and at most {MAX_SAMPLES}, found {samples}")
+    require_whole("samples", samples, 1, MAX_SAMPLES)
     batch = task.batch(range(samples), seed)
     height = 4.5 if task.image_shape() is not None else 2.0
     figure = Figure(figsize=(11, 0.6 + height * samples), dpi=100, layout="constrained")

@@ -55,8 +55,8 @@ class _GRU(torch.autograd.Function):
         length, batch, width = x.shape
         h = torch.cat((state.unsqueeze(0), x.new_empty(length, batch, width // 3)))
         gates = x.new_empty(length, batch, width // 3 * 4)
-        loop = loops.on_tensors(loops.gru_forward)
-        loop(x.contiguous(), weight.T.contiguous(), bias, h, gates, torch.empty_like(x[0]))
+        own = torch.empty_like(x[0])
+        loops.run_loop(loops.gru_forward, x.contiguous(), weight.T.contiguous(), bias, h, gates, own)
         ctx.save_for_backward(h, gates, weight)
         return h[1:]
 
@@ -69,7 +69,7 @@ class _GRU(torch.autograd.Function):
         d_h = torch.cat((torch.zeros_like(h[:1]), given))
         d_x = h.new_empty(*given.shape[:2], len(weight))
         d_own = torch.empty_like(d_x)
-        loops.on_tensors(loops.gru_backward)(h, gates, weight, d_h, d_x, d_own)
+        loops.run_loop(loops.gru_backward, h, gates, weight, d_h, d_x, d_own)
         flat = d_own.flatten(0, 1)
         return d_x, flat.T @ h[:-1].flatten(0, 1), flat.sum(0), d_h[0]
 

@@ -207,21 +207,6 @@ def published_profiles(own: Profile, runs: pd.DataFrame, tasks: Mapping[str, Tas
     return sorted(found, key=lambda one: (math.inf if (away := own.distance(one)) is None else away, one.label))
 
 
-def profiles_beside(
-    published: pd.DataFrame, runs: pd.DataFrame, tasks: Mapping[str, Task], given: Mapping[str, Settings]
-) -> list[tuple[Profile, list[Profile]]]:
-    """Return the profile of each model of ``runs``, each with its :func:`published_profiles`.
-
-    Args:
-        published: rows of :func:`lrtasks.results.frame` of published models.
-        runs: such rows of the models to be profiled.
-        tasks: task of each instance.
-        given: hyper-parameters that the user set, by name of the model; labels show them.
-    """
-    profiles = [make_profile(rows, tasks, label) for label, rows in runs_by_label(runs, given).items()]
-    return [(own, published_profiles(own, published, tasks)) for own in profiles]
-
-
 def nearest(own: Profile, others: Sequence[Profile]) -> Profile | None:
     """Return the nearest other model; it shares at least half as many instances as the model that shares most."""
     others = [other for other in others if other.model != own.model and own.distance(other) is not None]

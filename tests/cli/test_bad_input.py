@@ -74,7 +74,7 @@ MISTAKES = {
     (*EVAL, "--shifts", "--length"): "option --shifts needs a value",
     (*EVAL, "--shifts", "4", "--shifts", "8"): "shifts is given twice: 4 and 8",
     (*EVAL, "extra"): "found 'extra' where an option --NAME VALUE was expected",
-    (*EVAL, "--seeds", "0"): "--seeds must be at least 1 and at most 100,000, found 0",
+    (*EVAL, "--seeds", "0"): "--seeds must be a whole number in 1..100,000, found 0",
     ("profile", "--model", "dlr", "--seeds", "0"): "suite: seeds must be at least 1",
     # several values
     ("sweep", "--models", "dlr", "--task", "shift", "--length", "32,abc"): "length must be a whole number, found 'abc'",
@@ -121,7 +121,7 @@ MISTAKES = {
     ("eval", "--task", "--model", "dlr"): "Missing option '--model'.\n",
     ("list", "--lenght", "3"): "--lenght",
     ("preview", "shift", "--sampels", "3"): "'sampels'; did you mean 'samples'",
-    ("preview", "shift", "--samples", "0"): "samples must be at least 1",
+    ("preview", "shift", "--samples", "0"): "samples must be a whole number in 1..16",
     # suites, sweeps and profiles
     (*SUITE, "--sedes", "3"): "'sedes'; did you mean 'seeds'",
     (*SUITE, "--stpes", "3"): "'stpes'; did you mean 'steps'",
@@ -146,7 +146,7 @@ MISTAKES = {
     ("bench", "--models", "seqbaot"): "unknown model 'seqbaot'; did you mean 'seqboat'",
     ("bench", "--length", "12,x"): "--length takes whole numbers separated by commas, found 'x'",
     ("bench", "--models", "transformer-unfused", "--batch", "0"): "bench: batch must be at least 1",
-    ("bench", "--models", "all,dlr", "--length", "16, 0"): "a length must be at least 1 and at most 16,777,216",
+    ("bench", "--models", "all,dlr", "--length", "16, 0"): "a length must be a whole number in 1..16,777,216",
     ("bench", "--batch", "0"): "bench: batch must be at least 1",
     ("bench", "--patience", "0"): "bench: patience must be above 0",
     ("bench", "--time-limit", "inf"): "time_limit must be above 0 seconds and finite, found inf",

@@ -198,5 +198,5 @@ def test_compilation_is_announced_and_kept(tmp_path: Path) -> None:
         for _ in range(2)
     )
     assert first.stdout == again.stdout
-    assert first.stderr.count("compiling the listops generator, once") == 1
+    assert first.stderr.count("compiling the loops of lrtasks.generators.listops, once") == 1
     assert not again.stderr

@@ -123,5 +123,5 @@ def test_an_image_with_one_class_stands_beside_that_class() -> None:
 
 @pytest.mark.parametrize("samples", [0, 17])
 def test_number_of_samples_is_limited(samples: int) -> None:
-    with pytest.raises(UsageError, match=f"samples must be at least 1 and at most 16, found {samples}"):
+    with pytest.raises(UsageError, match=f"samples must be a whole number in 1..16, found {samples}"):
         preview(make("shift", length=32), samples=samples)

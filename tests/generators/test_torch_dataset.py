@@ -96,7 +96,7 @@ TASK_WITH_PADDING = lrtasks.make("listops", preset="small")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"split": "tets"}, "split must be one of"),
+        ({"split": "tets"}, "unknown split"),
         ({"samples": 0}, "samples must be"),
         ({"samples": 3, "batch_size": 2}, "give it to the DataLoader"),
     ],

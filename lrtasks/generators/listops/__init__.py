@@ -121,14 +121,12 @@ def operators(tokens: np.ndarray) -> Operators:
     Args:
         tokens: ``(batch, length)`` ids, padded on the right with PAD.
     """
-    from lrtasks.compiling import announced
     from lrtasks.generators.listops import kernels  # imports numba
 
     tokens = np.require(tokens, np.int64, ("C", "W"))
     found = np.empty((6, int((tokens == CLOSE).sum())), dtype=np.int64)
     room = tokens.shape[1]
-    with announced("listops generator"):
-        kernels.evaluate(tokens, np.empty((room, 10), np.int64), np.empty((room, 3), np.int64), found)
+    kernels.evaluate(tokens, np.empty((room, 10), np.int64), np.empty((room, 3), np.int64), found)
     return Operators(*found)
 
 
@@ -235,7 +233,6 @@ def draw(rngs: Iterable[np.random.Generator], limits: Limits) -> Iterator[np.nda
 
     Random words are taken in blocks, so the state of a generator afterwards does not show how many a sample used.
     """
-    from lrtasks.compiling import announced
     from lrtasks.generators.listops import kernels  # imports numba
 
     lower, upper, depth, arguments = limits
@@ -252,9 +249,8 @@ def draw(rngs: Iterable[np.random.Generator], limits: Limits) -> Iterator[np.nda
             octets = words.astype("<u4", copy=False).view(np.uint8)
             if len(drawn) < 2 * len(octets) + _MAX_ATTEMPTS:
                 drawn = np.empty(2 * len(octets) + _MAX_ATTEMPTS, np.uint8)
-            with announced("listops generator"):
-                room = trees, slots, drawn, open_
-                size = kernels.draw(words, octets, _ATTEMPTS, growth, (lower, upper, arguments), *room, tokens)
+            room = trees, slots, drawn, open_
+            size = kernels.draw(words, octets, _ATTEMPTS, growth, (lower, upper, arguments), *room, tokens)
             if size < 0:
                 words = np.concatenate([words, rng.integers(0, 2**32, size=len(words), dtype=np.uint32)])
         yield tokens[:size]

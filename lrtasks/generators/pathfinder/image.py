@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
-from lrtasks.compiling import announced, compiled
+from lrtasks.compiling import compiled
 from lrtasks.errors import UsageError
 from lrtasks.generators.pathfinder import Settings, placement
 from lrtasks.generators.pathfinder.placement import Scene
@@ -100,20 +100,19 @@ def lay_out(settings: Settings, rng: np.random.Generator) -> Layout:
     Raises:
         UsageError: if none of ``MAX_ATTEMPTS`` attempts places two main paths.
     """
-    with announced("pathfinder generator"):
-        state = placement.seeded(rng.integers(0, 2**32, size=4, dtype=np.uint32))
-        label = int(placement.below(state, 2))
-        margin = settings.gap_margins[placement.below(state, len(settings.gap_margins))]
-        shared = kit(settings, margin)
-        canvas, scene = placement.empty(shared.tables)
-        placement.place(shared.tables, canvas, state, scene)
-        if not scene.counts[placement.FOUND]:
-            found = f"no two paths found for res={settings.res} in {placement.MAX_ATTEMPTS} attempts"
-            dashes = f"dashes={settings.dashes} of dash_length={settings.dash_length} with a gap margin of {margin}"
-            longest = f"the longest failed path had {scene.counts[placement.LONGEST]} dashes"
-            where = f"and seed_distance={settings.seed_distance} do not fit"
-            raise UsageError(f"pathfinder: {found}: {dashes} {where}; {longest}")
-        origin = int(placement.below(state, 2))
+    state = placement.seeded(rng.integers(0, 2**32, size=4, dtype=np.uint32))
+    label = int(placement.below(state, 2))
+    margin = settings.gap_margins[placement.below(state, len(settings.gap_margins))]
+    shared = kit(settings, margin)
+    canvas, scene = placement.empty(shared.tables)
+    placement.place(shared.tables, canvas, state, scene)
+    if not scene.counts[placement.FOUND]:
+        found = f"no two paths found for res={settings.res} in {placement.MAX_ATTEMPTS} attempts"
+        dashes = f"dashes={settings.dashes} of dash_length={settings.dash_length} with a gap margin of {margin}"
+        longest = f"the longest failed path had {scene.counts[placement.LONGEST]} dashes"
+        where = f"and seed_distance={settings.seed_distance} do not fit"
+        raise UsageError(f"pathfinder: {found}: {dashes} {where}; {longest}")
+    origin = int(placement.below(state, 2))
     return Layout(shared, label, scene, (origin, origin if label else 1 - origin))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from lrtasks.config import Presets, parameter
 from lrtasks.generators.base import MAX_LENGTH, Slices, Task, budget, registry
 from lrtasks.generators.baselines import Baseline, octave
-from lrtasks.generators.tokens import TokenTask, last_where, padded_sample
+from lrtasks.generators.tokens import TokenTask, gathered, last_where, padded_sample
 from lrtasks.spec import IGNORED, Batch, Sample, Spec
 
 # Hewitt et al.: batches of 10, Adam at 1e-2, one of their training sets (2 million tokens).
@@ -180,11 +180,8 @@ class Dyck(TokenTask):
 
     def baselines(self) -> dict[str, Baseline]:
         """Return the most frequent kind, and the kind of the last opening bracket so far, closed or not."""
-
-        def last_opening(x: np.ndarray) -> np.ndarray:
-            return np.take_along_axis(x, np.maximum(last_where(x < self.kinds), 0), axis=1)
-
-        return {**super().baselines(), "last-opening": self.rule(last_opening)}
+        last = self.rule(lambda x: gathered(x, last_where(x < self.kinds)))
+        return {**super().baselines(), "last-opening": last}
 
     def slices(self, batch: Batch) -> dict[str, np.ndarray]:
         """Break scores down by distance from closing to opening bracket, in octaves, and by number of open brackets."""

@@ -8,7 +8,7 @@ import numpy as np
 from lrtasks.config import Presets, parameter
 from lrtasks.generators.base import MAX_LENGTH, Task, budget, registry
 from lrtasks.generators.baselines import Baseline, octave
-from lrtasks.generators.tokens import TokenTask, last_where
+from lrtasks.generators.tokens import TokenTask, gathered, last_where
 from lrtasks.spec import IGNORED, Batch, Sample, Spec
 
 WRITE, READ, IGNORE, ZERO, ONE, BLANK = range(6)
@@ -98,11 +98,8 @@ class FlipFlop(TokenTask):
 
     def baselines(self) -> dict[str, Baseline]:
         """Return the most frequent bit, and the last bit in the text, after any instruction."""
-
-        def last_bit(x: np.ndarray) -> np.ndarray:
-            return np.take_along_axis(x, np.maximum(last_where((x == ZERO) | (x == ONE)), 1), axis=1)
-
-        return {**super().baselines(), "last-bit": self.rule(last_bit)}
+        last = self.rule(lambda x: gathered(x, last_where((x == ZERO) | (x == ONE))))
+        return {**super().baselines(), "last-bit": last}
 
     def slices(self, batch: Batch) -> dict[str, np.ndarray]:
         """Break scores down by instructions since the write, in octaves, and by disagreeing bits: 0, 1-3 or 4+.

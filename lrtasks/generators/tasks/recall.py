@@ -7,7 +7,7 @@ import numpy as np
 
 from lrtasks.config import Presets, parameter
 from lrtasks.generators.base import MAX_LENGTH, budget, registry
-from lrtasks.generators.baselines import Baseline, MajorityClass, octave
+from lrtasks.generators.baselines import Baseline, octave
 from lrtasks.generators.tokens import TokenTask
 from lrtasks.spec import IGNORED, Batch, Sample, Spec
 
@@ -130,9 +130,8 @@ class Recall(TokenTask):
 
         The second baseline shows how local the samples are. In shorter samples, its window covers almost everything.
         """
-        answers = MajorityClass(self.vocab, lambda x: x[np.arange(len(x)), _last_occurrence(x)[0] + 1])
         local = {f"window-{WINDOW}": self.rule(window_lookup)} if self.length >= 4 * WINDOW else {}
-        return {"majority": answers, **local}
+        return {"majority": self.majority(), **local}
 
     def slices(self, batch: Batch) -> dict[str, np.ndarray]:
         """Break scores down by distance to the key's last occurrence and by its occurrences, both in octaves."""

@@ -290,7 +290,7 @@ class _LoopKernel(torch.autograd.Function):
                 fine, coarse = _powers(bases[0][g], tables[0]), _powers(bases[1][g], tables[1])
                 for r in plan.rows:
                     here = U[: len(fine), : weight[g, r].shape[1]]
-                    loops.on_tensors(loops.weighted_powers)(weight[g, r], coarse, here)
+                    loops.run_loop(loops.weighted_powers, weight[g, r], coarse, here)
                     torch.bmm(here.flatten(1, 2), fine.transpose(1, 2), out=plan.blocks(kernel[g, r]))
         ctx.save_for_backward(W, *bases)
         return kernel[..., :length]
@@ -317,7 +317,7 @@ class _LoopKernel(torch.autograd.Function):
                     here = blocks[g, r].flatten(1, 3)
                     inner = torch.bmm(here, fine, out=sums[: len(fine), : here.shape[1]])
                     inner = inner.view(*blocks[g, r].shape[:-1], -1)
-                    loops.on_tensors(loops.power_sums)(coarse, inner, plan.B, total[g, r], moment[g, r])
+                    loops.run_loop(loops.power_sums, coarse, inner, plan.B, total[g, r], moment[g, r])
         pole = (W * torch.complex(moment[..., :N], moment[..., N:])).sum(1).to(torch.complex128)
         return torch.complex(total[..., :N], -total[..., N:]), pole.real, -pole.imag, None
 
@@ -334,7 +334,7 @@ def _powers(base: Tensor, table: Tensor) -> Tensor:
 
     table = table[: len(base)]
     seeds = table.new_empty(2, math.isqrt(table.shape[1] - 1) + 1, table.shape[2])
-    loops.on_tensors(loops.powers)(base, base.new_empty(2, *base.shape[1:]), seeds, table)
+    loops.run_loop(loops.powers, base, base.new_empty(2, *base.shape[1:]), seeds, table)
     return table
 
 

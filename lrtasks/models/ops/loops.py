@@ -19,7 +19,7 @@ from llvmlite import ir
 from numba import extending, types
 from torch import Tensor
 
-from lrtasks.compiling import announced, compiled, compiled_inner, untraced
+from lrtasks.compiling import compiled, compiled_inner, untraced
 
 LARGEST_STATE = 4096
 """Largest number of state values of a batch for which the loops of the GRU are used. For larger states, torch is faster
@@ -57,15 +57,9 @@ def _computable(x: Tensor) -> bool:
     return x.dtype in (torch.float32, torch.float64) and x.device.type == "cpu"
 
 
-def on_tensors(loop: Callable[..., None]) -> Callable[..., None]:
-    """Make a compiled loop of this file take numbers and contiguous tensors; some of the tensors receive results."""
-
-    def run(*inputs: Any) -> None:
-        call = untraced(loop)
-        with announced("loops of models"):
-            call(*(x.detach().numpy() if isinstance(x, Tensor) else x for x in inputs))
-
-    return run
+def run_loop(loop: Callable[..., None], *inputs: Any) -> None:
+    """Call a compiled loop of this file with numbers and contiguous tensors; some of the tensors receive results."""
+    untraced(loop)(*(x.detach().numpy() if isinstance(x, Tensor) else x for x in inputs))
 
 
 class Lanes(types.Type):

@@ -36,7 +36,7 @@ from scipy.fft import next_fast_len
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from lrtasks.compiling import announced, compiled, untraced
+from lrtasks.compiling import compiled, untraced
 
 WIDTH = 16
 """Grid points on which each exponential is spread. The window is cut where it has fallen to 2e-8."""
@@ -319,6 +319,5 @@ def _call(
     taps = torch.empty(2, TILE, 2 * WIDTH)
     centres = torch.empty(TILE, grids[0].shape[2], dtype=torch.complex128)
     flat = [x if x.dim() < 4 else torch.view_as_real(x).flatten(-2) for x in grids]
-    with announced("non-uniform transform"):
-        arrays = (x.detach().numpy() for x in (poles, turns, decay, weight, starts, *taps, centres))
-        untraced(loop)(_Work(g.start, r.start, M, *arrays), *(x.detach().numpy() for x in flat))
+    arrays = (x.detach().numpy() for x in (poles, turns, decay, weight, starts, *taps, centres))
+    untraced(loop)(_Work(g.start, r.start, M, *arrays), *(x.detach().numpy() for x in flat))

@@ -215,7 +215,7 @@ class _CompiledScan(torch.autograd.Function):
         batch, N, D = h.shape
         borders = h.new_empty(batch, -(-dt.shape[1] // loops.BLOCK), N, D)
         y = torch.zeros_like(inputs[0])
-        loops.on_tensors(loops.selective_forward)(*inputs, negative, h, borders, y)
+        loops.run_loop(loops.selective_forward, *inputs, negative, h, borders, y)
         ctx.save_for_backward(*inputs, borders)
         ctx.negative = negative
         return y, h.mT
@@ -228,10 +228,8 @@ class _CompiledScan(torch.autograd.Function):
         *inputs, borders = ctx.saved_tensors
         a, h = (borders.new_empty(loops.BLOCK + i, *borders.shape[2:]) for i in (0, 1))
         dh = dh.mT.clone(memory_format=torch.contiguous_format)
-        of_entering, of_dt, of_A, of_B, of_C = (torch.zeros_like(x) for x in inputs)
-        gradients = (of_entering, of_dt, of_A, of_B, of_C)
-        loop = loops.on_tensors(loops.selective_backward)
-        loop(*inputs, ctx.negative, borders, dy.contiguous(), a, h, dh, *gradients)
+        of_entering, of_dt, of_A, of_B, of_C = gradients = [torch.zeros_like(x) for x in inputs]
+        loops.run_loop(loops.selective_backward, *inputs, ctx.negative, borders, dy.contiguous(), a, h, dh, *gradients)
         return of_entering, of_dt, of_A.mT, of_B, of_C, dh.mT, None
 
 

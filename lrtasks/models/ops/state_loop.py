@@ -64,7 +64,7 @@ class _StateLoop(torch.autograd.Function):
         S, y = _tiles(start, loops.LANES), torch.empty_like(v, memory_format=torch.contiguous_format)
         borders = S.new_empty(len(S), -(-v.shape[1] // loops.BLOCK), *S.shape[1:])
         z = None if a is None else torch.empty_like(y)
-        loops.on_tensors(loops.low_rank_forward)(*inputs, S, borders, z, y)
+        loops.run_loop(loops.low_rank_forward, *inputs, S, borders, z, y)
         ctx.save_for_backward(*inputs, borders, z)
         return y, _from_tiles(S, loops.LANES)
 
@@ -80,7 +80,7 @@ class _StateLoop(torch.autograd.Function):
         work = [borders.new_empty(shape) for shape in shapes]
         dS = _tiles(dS, loops.LANES)
         gradients = [None if x is None else torch.empty_like(x) for x in inputs]
-        loops.on_tensors(loops.low_rank_backward)(*inputs, borders, z, dy.contiguous(), *work, dS, *gradients)
+        loops.run_loop(loops.low_rank_backward, *inputs, borders, z, dy.contiguous(), *work, dS, *gradients)
         return *gradients, _from_tiles(dS, loops.LANES)
 
 

@@ -24,6 +24,7 @@ does not depend on m, so no gradient passes through m.
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -207,7 +208,7 @@ class _SLSTM(torch.autograd.Function):
         pairs = x_if.new_zeros(heads, batch, length + 1, 2, width)  # c and n, from before the first position
         h = x_if.new_zeros(heads, batch, length + 1, width)
         m = x_if.new_full((heads, batch, width), START)
-        loop = loops.on_tensors(loops.slstm_forward) if loops.slstm_usable(m) else _slstm_forward
+        loop = partial(loops.run_loop, loops.slstm_forward) if loops.slstm_usable(m) else _slstm_forward
         loop(x_if.contiguous(), x_zo.contiguous(), bias.contiguous(), R.contiguous(), slots, keep, pairs, h, m)
         ctx.save_for_backward(slots, keep, pairs, h, R)
         return h[:, :, 1:]
@@ -220,7 +221,7 @@ class _SLSTM(torch.autograd.Function):
         slots, keep, pairs, h, R = ctx.saved_tensors
         d_slots = torch.empty_like(slots)
         d_h, d_pair = F.pad(given, (0, 0, 1, 0)), torch.zeros_like(pairs[:, :, 0])
-        loop = loops.on_tensors(loops.slstm_backward) if loops.slstm_usable(d_pair[:, :, 0]) else _slstm_backward
+        loop = partial(loops.run_loop, loops.slstm_backward) if loops.slstm_usable(d_pair[:, :, 0]) else _slstm_backward
         loop(slots, keep, pairs, R.mT.contiguous(), d_h.contiguous(), d_pair, d_slots)
         of_if, of_zo = d_slots.chunk(2, -1)
         return of_if, of_zo, d_slots.sum((1, 2)), (h[:, :, :-1].mT @ d_slots).sum(1)
