@@ -114,7 +114,8 @@ def module_numbers(record: RunRecord) -> dict[str, dict[str, tuple[float, float 
     """
     found: dict[str, dict[str, tuple[float, float | None]]] = {}
     for module, values in record.diagnostics.items():
-        numbers = {name: value for name, value in values.items() if type(value) in (int, float)}
+        # float: Matplotlib cannot draw an integer of more than 64 bits
+        numbers = {name: float(value) for name, value in values.items() if type(value) in (int, float)}
         spreads = {f"{name}_std" for name in numbers if numbers.get(f"{name}_std", -1) >= 0}
         for name, value in numbers.items():
             if name not in spreads:
@@ -206,7 +207,7 @@ def draw_diagnostics(numbers: Mapping[str, Mapping[str, tuple[float, float | Non
         for bar, (value, spread) in enumerate(modules.values()):
             panel.bar(bar, value, yerr=spread, capsize=4)
         _name_bars(panel, list(modules))
-        panel.set(xlabel="module", ylabel=name.replace("_", " "))
+        panel.set(xlabel="module", ylabel=style.literal(name.replace("_", " ")))
         if panel.get_ylim()[0] < 0 <= min(value for value, _ in modules.values()):
             panel.set_ylim(bottom=0)
     return figure

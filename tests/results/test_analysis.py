@@ -215,6 +215,14 @@ def test_module_figures_are_drawn_with_their_spread(run: Path) -> None:
     assert not span.collections
 
 
+def test_huge_integers_and_dollar_signs_in_diagnostics_are_drawn(tmp_path: Path) -> None:
+    record = made()
+    record.diagnostics = {"blocks.0": {"states": 4**64, "cost in $ of $_{": 0.5}}
+    figure = analysis.draw_diagnostics(analysis.module_numbers(record))
+    style.save(figure, tmp_path / "diagnostics.png")
+    assert [panel.patches[0].get_height() for panel in figure.axes[:2]] == [4**64, 0.5]
+
+
 def test_long_diagnostics_are_told_by_their_shape() -> None:
     record = made()
     response = [[[1.0] * 9] * 4] * 2
