@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -217,10 +218,18 @@ def test_module_figures_are_drawn_with_their_spread(run: Path) -> None:
 
 def test_huge_integers_and_dollar_signs_in_diagnostics_are_drawn(tmp_path: Path) -> None:
     record = made()
-    record.diagnostics = {"blocks.0": {"states": 4**64, "cost in $ of $_{": 0.5}}
+    record.diagnostics = {"blocks.0": {"states": 4**64, "cost in $^{$": 0.5}}
     figure = analysis.draw_diagnostics(analysis.module_numbers(record))
     style.save(figure, tmp_path / "diagnostics.png")
     assert [panel.patches[0].get_height() for panel in figure.axes[:2]] == [4**64, 0.5]
+
+
+@pytest.mark.parametrize("draw", [analysis.draw_curve, analysis.draw_slices])
+def test_dollar_signs_in_slices_and_baselines_are_drawn(draw: Callable[[Any], Figure], tmp_path: Path) -> None:
+    record, name = made(), "$^{$"
+    record.curve = [{"step": 1, "loss": 1.0, "r2": 0.1}]
+    record.baselines, record.slices = {name: {"r2": 0.0}}, {name: [{"label": name, "samples": 1, "r2": 0.5}]}
+    style.save(draw(record), tmp_path / "drawn.png")
 
 
 def test_long_diagnostics_are_told_by_their_shape() -> None:

@@ -305,7 +305,7 @@ def test_a_dataset_that_is_replaced_while_the_suite_runs_is_named(tmp_path: Path
         own = {"settings": {**TINY, "test_data": (str(folder),)}}
     one = RunConfig.make("cumsum", "attention", **own)
     (record,) = run_suite([one], tmp_path / "runs", backend=Pretend(lambda _: store(1)))
-    assert record.status == "refused" and "was edited after the suite began" in record.notes[-1]
+    assert record.status == "refused" and "task or data was edited after the suite began" in record.notes[-1]
     assert not (tmp_path / "runs").exists()
 
 
