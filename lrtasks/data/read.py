@@ -200,9 +200,11 @@ def verify(path: str | os.PathLike[str]) -> list[str]:
     """Return a list of all problems of a dataset; the list is empty if the dataset is complete and unchanged.
 
     Raises:
-        UsageError: if there is no such folder, or the path is a file.
+        UsageError: if there is no such folder, the path is a file, or the storage cannot be reached.
     """
-    _reachable(path)
+    store = _reachable(path)
+    with store.explained():
+        store.exists(MANIFEST)
     try:
         store, manifest = _opened(path)
     except UsageError as error:

@@ -182,7 +182,8 @@ def draw_heatmap(runs: pd.DataFrame, _: Sequence[RunRecord]) -> Figure:
     scaled = scaled.reindex(index=runs["row"].cat.categories, columns=runs["column"].cat.categories)
     rows, columns = scaled.shape
     wide, slanted = 0.06 * max(map(len, scaled.index)), 0.045 * max(map(len, scaled.columns))  # inches
-    width, height = 1.2 + max(wide, slanted) + 0.42 * columns, max(1.2, 0.3 + slanted) + 0.22 * rows
+    height = max(1.2, 0.3 + slanted) + max(0.66, 0.22 * rows)  # the label of the colour bar needs three rows
+    width = 1.2 + max(wide, slanted) + 0.42 * columns
     figure, (panel,) = panels(1, 1, width, height)
     panel.grid(visible=False)
     image = panel.imshow(scaled, cmap="cividis", vmin=0, vmax=1, aspect="auto", interpolation="none")

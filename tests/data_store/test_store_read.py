@@ -578,3 +578,14 @@ def test_empty_entries_of_metadata_keep_their_shape() -> None:
         assert found.meta is not None and batch.meta is not None
         assert found.meta["path"].shape == np.asarray(batch.meta["path"][0]).shape
         assert list(found.meta["names"]) == list(batch.meta["names"][0])
+
+
+def test_verify_refuses_an_address_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The dataset behind it may be whole."""
+
+    def unreachable(*_: Any) -> bool:
+        raise ConnectionRefusedError("no such host")
+
+    monkeypatch.setattr("fsspec.implementations.memory.MemoryFileSystem.isfile", unreachable)
+    with pytest.raises(lrtasks.UsageError, match="no such host"):
+        verify("memory://shift")

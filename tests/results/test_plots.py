@@ -284,7 +284,12 @@ def test_the_heat_map_holds_scaled_scores() -> None:
 def test_a_long_label_fits_below_a_heat_map_of_one_task() -> None:
     figure = drawn("heatmap", [made(), made(model="n" * 90)])
     figure.draw_without_rendering()
-    assert min(label.get_window_extent().y0 for label in figure.axes[0].get_xticklabels()) >= 0
+    panel, colours = figure.axes
+    assert min(label.get_window_extent().y0 for label in panel.get_xticklabels()) >= 0
+    below, above = colours.bbox.y0, colours.bbox.y1
+    label = colours.yaxis.label.get_window_extent()
+    assert below <= label.y0
+    assert label.y1 <= above
 
 
 def test_a_score_far_below_the_floor_fits_into_its_cell() -> None:
