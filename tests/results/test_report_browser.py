@@ -441,6 +441,19 @@ def test_a_table_that_is_cut_says_so(page: Page) -> None:
     expect(page.get_by_role("region", name="Scores by task and model")).to_have_class("scroll")
 
 
+def test_on_paper_no_table_is_cut(browser: Browser, tmp_path: Path) -> None:
+    page = browser.new_page(viewport={"width": 400, "height": 800})
+    page.goto(written(tmp_path, *(made(seed=seed, length=64) for seed in range(40))))
+    page.emulate_media(media="print")
+    for name in ("Scores by task and model", "All runs"):
+        table = page.get_by_role("region", name=name)
+        assert table.evaluate("box => getComputedStyle(box).overflow") == "visible"
+        assert table.evaluate("box => box.scrollHeight <= box.clientHeight + 1")
+    expect(page.locator(".choice")).to_be_hidden()
+    expect(page.locator("#efficiency .controls")).to_be_hidden()
+    page.close()
+
+
 def test_a_link_to_a_task_opens_its_card(page: Page) -> None:
     page.locator("#heat-map tbody th a", has_text="cumsum").click()
     expect(page.locator("#task-cumsum, [id=task--cumsum]").first).to_be_in_viewport()

@@ -42,6 +42,7 @@ def test_what_is_left_out_is_said_and_listed(command: Command, tmp_path: Path) -
     page = parse((tmp_path / "report.html").read_text())
     assert "runs/bad/record.json is damaged" in page.one(id="left-out").text()
     assert page.one("a", href="#left-out").text() == "1 file left out."
+    assert page.one("p", class_="lede").text().split()[-5:] == ["done.", "1", "file", "left", "out."]
 
 
 def test_an_old_page_is_replaced(command: Command, tmp_path: Path) -> None:
