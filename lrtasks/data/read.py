@@ -204,7 +204,7 @@ def verify(path: str | os.PathLike[str]) -> list[str]:
     """
     store = _reachable(path)
     with store.explained():
-        store.exists(MANIFEST)
+        store.exists(MANIFEST)  # raises if the storage cannot be reached
     try:
         store, manifest = _opened(path)
     except UsageError as error:
