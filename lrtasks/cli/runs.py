@@ -157,6 +157,8 @@ def execute(
     from lrtasks.suite.run import run_suite
     from lrtasks.suite.select import planned, require_selectable, run_selected
 
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # the runs would join the process group of torchrun, and hang
+        raise UsageError("torchrun shares one run among its processes; start a command of several runs without it")
     _say_grouped("skipped", wanted.skipped)
     selected = require_selectable(wanted, select) if select else ()
     varied = [name.removeprefix("budget.") for name in wanted.varied]

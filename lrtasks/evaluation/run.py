@@ -268,6 +268,8 @@ class _Run:
             if self.fabric.device.type == "cuda":
                 torch.cuda.reset_peak_memory_stats(self.fabric.device)
             try:
+                if not self.replaces:
+                    self.trackers.begin(self.record)
                 self._train_and_test()
             except loop.DivergedError as error:
                 self._close("diverged", str(error))
@@ -293,6 +295,8 @@ class _Run:
                 raise
             else:
                 self._close("done")
+            finally:
+                self.trackers.close()
         if self.writes:
             (self.folder / loop.CHECKPOINT).unlink(missing_ok=True)
         return self.record
@@ -400,12 +404,13 @@ class _Run:
     def _close(self, status: str, *notes: str) -> None:
         self.record.status = status
         self.record.notes += notes
+        if status == "failed" and self.replaces and not self.record.curve:
+            return  # a failure before the first evaluation keeps the finished run that this one replaces
         try:
             # finish the trackers first: once the record says that the run has ended, they are not written again
             self.trackers.finish(self.record)
         finally:
-            # a failure before the first evaluation keeps the finished run that this one replaces
-            if self.writes and not (status == "failed" and self.replaces and not self.record.curve):
+            if self.writes:
                 self._write()
 
     def _write(self) -> None:

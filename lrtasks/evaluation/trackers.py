@@ -44,19 +44,30 @@ def tracker_names(chosen: str | Iterable[str]) -> tuple[str, ...]:
 
 
 class Trackers:
-    """The trackers of one run, written from its record; they replace the files of an earlier process in ``folder``."""
+    """The trackers of one run, written from its record; they replace the files of an earlier process in ``folder``.
+
+    The files of a run that is overwritten stay until :meth:`begin`, as its record does.
+    """
 
     def __init__(self, names: Iterable[str], folder: Path, record: RunRecord) -> None:
         self._budget = Budget(**record.budget)
         self._written = 0
         self._places = [folder / name for name in names]
         refuse_links(*self._places)
-        self.discard()
+        self._loggers: list[Any] | None = None
+
+    def begin(self, record: RunRecord) -> list[Any]:
+        """Start the loggers at the first call, and return them."""
+        if self._loggers is not None:
+            return self._loggers
+        for place in self._places:
+            shutil.rmtree(place, ignore_errors=True)
         self._loggers = [_logger(place, record) for place in self._places]
         named = flat({key: getattr(record, key) for key in ("task", "model", "budget", "seed")})
         settings = {key: value if isinstance(value, (bool, int, float, str)) else str(value) for key, value in named}
         for logger in self._loggers:
             logger.log_hyperparams(settings)
+        return self._loggers
 
     def update(self, record: RunRecord) -> None:
         """Write the points that were added to the curve since the last call."""
@@ -64,7 +75,7 @@ class Trackers:
             step = point["step"]
             values = {"train/loss": point["loss"], "train/lr": self._budget.lr * self._budget.rate(step - 1)}
             values |= {f"val/{name}": value for name, value in point.items() if name not in ("step", "loss")}
-            self._log(values, step)
+            self._log(record, values, step)
         self._written = len(record.curve)
 
     def finish(self, record: RunRecord) -> None:
@@ -72,18 +83,27 @@ class Trackers:
         self.update(record)
         for split, scores in record.scores.items():
             if split != "val":
-                self._log({f"{split}/{name}": value for name, value in scores.items()}, record.steps())
-        for logger in self._loggers:
+                self._log(record, {f"{split}/{name}": value for name, value in scores.items()}, record.steps())
+        for logger in self.begin(record):
             logger.finalize("success" if record.status == "done" else "failed")
+        self.close(0 if record.status == "done" else 1)
+
+    def close(self, exit_code: int = 1) -> None:
+        """End wandb's run; otherwise wandb ends it at the exit of this process, and prints on the standard output."""
+        for place, logger in zip(self._places, self._loggers or (), strict=False):
+            if place.name == "wandb":
+                logger.experiment.finish(exit_code=exit_code)
+        self._loggers = []
 
     def discard(self) -> None:
         """Remove the written files."""
+        self.close()
         for place in self._places:
             shutil.rmtree(place, ignore_errors=True)
 
-    def _log(self, values: Mapping[str, float | None], step: int) -> None:
+    def _log(self, record: RunRecord, values: Mapping[str, float | None], step: int) -> None:
         finite = {name: value for name, value in values.items() if value is not None}
-        for logger in self._loggers:
+        for logger in self.begin(record):
             logger.log_metrics(finite, step)
             logger.save()
 
@@ -115,16 +135,21 @@ def _logger(place: Path, record: RunRecord) -> Any:
         os.environ["WANDB_ERROR_REPORTING"] = "false"
     place.mkdir(parents=True, exist_ok=True)
     try:
-        logger = loggers.WandbLogger(
+        import wandb
+
+        # started here, not by Lightning, which writes into a run of the caller's and leaves WANDB_MODE changed
+        experiment = wandb.init(
             name=place.parent.name,
-            save_dir=place.parent,
-            version=place.parent.name,
-            offline=not online,
+            dir=place.parent,
+            id=place.parent.name,
+            mode="online" if online else "offline",
             project=os.environ.get("WANDB_PROJECT", "lrtasks"),
             group=record.task["name"],
             reinit="create_new",
+            settings=wandb.Settings(quiet=True),
         )
-        logger.experiment  # noqa: B018 - starts wandb, so that an error is reported before the run begins
     except Exception as error:
         raise UsageError(f"tracker 'wandb' cannot start: {first_line(error)}") from None
-    return logger
+    experiment.define_metric("trainer/global_step")
+    experiment.define_metric("*", step_metric="trainer/global_step", step_sync=True)
+    return loggers.WandbLogger(experiment=experiment)

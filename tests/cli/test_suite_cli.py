@@ -206,3 +206,16 @@ def test_a_terminal_shows_the_grid(tmp_path: Path) -> None:
     score = json.loads(next(tmp_path.glob("shift/*/record.json")).read_text())["scores"]["test"]["r2"]
     assert f"{score:.3f}"[:5] in text
     assert "shift" in out
+
+
+@pytest.mark.parametrize("words", ["eval --select val --lr 1e-3,1e-2 --model lstm", "suite --models lstm,gru"])
+def test_torchrun_is_refused_for_several_runs(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr("lrtasks.suite.run.run_suite", lambda *_, **__: pytest.fail("a run has begun"))
+    task = "--tasks" if "suite" in words else "--task"
+    said = command(*words.split(), task, "shift", "--length", "32", "--steps", "2", "--out", tmp_path)
+    assert said.code == 2
+    assert "torchrun" in said.err
+    assert list(tmp_path.iterdir()) == []

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import csv
 import importlib
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -119,13 +123,58 @@ def test_an_impossible_run_leaves_nothing_behind(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.e2e
-def test_wandb_writes_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("WANDB_MODE", "WANDB_API_KEY"):
+def test_an_overwrite_that_ends_before_its_first_evaluation_keeps_the_trackers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(plain, tmp_path, trackers=FILES)
+    (folder,) = folders(tmp_path)
+    before = rows(folder), events(folder)
+    for error in (KeyboardInterrupt, RuntimeError, UsageError):
+        with monkeypatch.context() as patch, pytest.raises(error):
+            patch.setattr(loop, "train", lambda *_, error=error, **__: (_ for _ in ()).throw(error("ended")))
+            run(plain, tmp_path, trackers=FILES, overwrite=True)
+        assert (rows(folder), events(folder)) == before
+
+
+@pytest.fixture
+def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder for a run of wandb that the caller has begun; wandb is offline."""
+    for name in ("WANDB_MODE", "WANDB_API_KEY", "WANDB_SERVICE"):
         monkeypatch.delenv(name, raising=False)
-    run(plain, tmp_path, trackers="wandb")
-    folder = folders(tmp_path)[0]
-    assert list((folder / "wandb").glob("offline-run-*"))
+    (tmp_path / "mine").mkdir()
+    return tmp_path / "mine"
+
+
+@pytest.mark.e2e
+def test_wandb_writes_offline_beside_a_run_of_the_caller(tmp_path: Path, offline: Path) -> None:
+    import wandb
+
+    with wandb.init(mode="offline", dir=offline) as mine:
+        run(plain, tmp_path / "runs", trackers="wandb")
+        assert "val/r2" not in dict(mine.summary)
+    folder = folders(tmp_path / "runs")[0]
+    assert list((folder / "wandb").glob("offline-run-*/*.wandb"))
+    assert "WANDB_MODE" not in os.environ
+
+
+@pytest.mark.e2e
+@pytest.mark.usefixtures("offline")
+def test_wandb_prints_nothing_on_standard_output_and_leaves_no_impossible_run(tmp_path: Path) -> None:
+    model = tmp_path / "misshapen.py"
+    model.write_text(
+        "from torch import nn\n\nclass Misshapen(nn.Module):\n    def __init__(self, input, target):\n"
+        "        super().__init__()\n        self.out = nn.Linear(input.width, target.width + 1)\n\n"
+        "    def forward(self, x):\n        return self.out(x)\n"
+    )
+    how = "--task shift --length 16 --steps 2 --test-batches 1 --val-batches 1 --workers 0 --json --tracker wandb"
+    made = {}
+    for name in ("lstm", f"{model}:Misshapen"):
+        command = [sys.executable, "-m", "lrtasks", "eval", "--model", name, *how.split(), "--out", "runs"]
+        made[name] = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert [record["status"] for record in json.loads(made.pop("lstm").stdout)] == ["done"]
+    ((_, refused),) = made.items()
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert not list((tmp_path / "runs").rglob("Misshapen*"))
 
 
 def test_a_folder_called_like_a_package_is_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
