@@ -36,16 +36,21 @@ STEP = (
 NONE_YET = "No runs at preset `small` are published yet."
 
 
-def solvers(_: Path, words: Sequence[str]) -> str:
-    """Return for each preset of a task the models by the number of seeds that solve it, and the floor."""
+def solvers(page: Path, words: Sequence[str]) -> str:
+    """Return for each preset of a task the models by the number of solving seeds, the floor, and a short memory."""
     (name,) = words
+    short = _medians(RESULTS / "window")
     cells = [cell for cell in _fair_cells() if cell["task"] == name]
     lines = []
     for task in sorted({cell["instance"] for cell in cells}):
         own = [cell for cell in cells if cell["instance"] == task]
         named = [[seeds, ", ".join(f"{cell['column']} {_median(cell)}" for cell in at)] for seeds, at in _by_seeds(own)]
         first = f"`{split_preset(task)[1] or 'small'}`"
-        lines += [[first, *named[0]], *(["", *line] for line in [*named[1:], ["floor", _floor(own[0])]])]
+        named.append(["floor", _floor(own[0])])
+        if task in short:
+            control = f"[short memory]({link(page, RESULTS / 'window' / 'README.md')})"
+            named.append([control, f"transformer that sees 15 positions {short[task]}"])
+        lines += [[first, *named[0]], *(["", *line] for line in named[1:])]
     return table(["preset", "solved in", "models, with the median score"], lines)
 
 
@@ -79,6 +84,14 @@ def short_memory(page: Path, _: Sequence[str]) -> str:
         span = f"{number(scores[0], 3)} to {number(scores[-1], 3)}"
         lines.append([f"`{task}`", _floor(cell), _median(cell), span, named])
     return table(["task", "floor", "this model", "all its runs", "models at most 0.02 above it"], lines)
+
+
+@functools.cache
+def _medians(folder: Path) -> dict[str, str]:
+    """Return the median score of each task of a folder with one model, by the task's name in commands."""
+    made = make_table(runs_of(folder))
+    instances = _instances(made)
+    return {instances[cell["row"]]: _median(cell) for cell in made.cells}
 
 
 @functools.cache

@@ -76,6 +76,20 @@ def test_tables_by_solved_seeds_agree_with_the_records() -> None:
     assert shown["copying@reverse"] == f"{found['reverse', 'focus'][0]} of 3 seeds"
 
 
+def test_the_page_of_a_task_has_the_score_of_a_short_memory_for_each_preset() -> None:
+    scores: dict[str, list[float]] = {}
+    for path in (ROOT / "results" / "window" / "variable-tracking").glob("*/record.json"):
+        record = json.loads(path.read_text())
+        if record["selection"]["chosen"]:
+            scores.setdefault(record["task"]["parameters"]["order"], []).append(record["scores"]["test"]["accuracy"])
+    shown, preset = {}, ""
+    for first, seeds, named in lines(DOCS / "tasks" / "variable-tracking.md", "solvers variable-tracking"):
+        preset = first.strip("`") or preset
+        if "short memory" in seeds:
+            shown[preset] = named.rpartition(" ")[2]
+    assert shown == {order: f"{sorted(own)[1]:.3f}" for order, own in scores.items()}
+
+
 def test_the_means_of_the_seeds_agree_with_the_published_frame() -> None:
     runs = frame(ROOT / "results" / "published.parquet")
     fair = runs[runs["folder"].str.startswith("fair/") & runs["candidates"].notna()]
