@@ -163,8 +163,8 @@ def execute(
     selected = require_selectable(wanted, select) if select else ()
     varied = [name.removeprefix("budget.") for name in wanted.varied]
     may_differ = SHARED_BUDGET if unequal_budgets or wanted.unequal_budgets else varied
+    require_comparable(wanted.runs, may_differ)
     if dry_run:
-        require_comparable(wanted.runs, may_differ)
         return print_plan(planned(wanted, selected, out), out, device=how["device"], as_json=as_json)
 
     def run_all(runs: Sequence[RunConfig], on_end: OnEnd = lambda *_: None) -> list[RunRecord]:
@@ -244,13 +244,15 @@ def print_plan(runs: Sequence[RunConfig], out: Path, *, device: str, overwrite: 
 def print_solved(name: str, runs: Sequence[RunConfig], records: Sequence[RunRecord], solved: float) -> None:
     """Print, for each model, the largest value of a varied setting at which all its runs solve the task.
 
+    ``name`` is a bare name, or has its owner.
     A run solves the task if its scaled score is at least ``solved``. If the values are not numbers, print all values at
     which the runs solve the task.
     """
+    from lrtasks.config import split_setting
     from lrtasks.metrics import scaled_score
     from lrtasks.results.settings import as_given
 
-    bare = name.split(".")[-1]
+    owner, bare = split_setting(name)
     named = Counter(name for name, _ in {(run.model.name, run.model.address) for run in runs})
     reached: dict[str, dict[Any, bool]] = {}
     for run, record in zip(runs, records, strict=True):
@@ -258,12 +260,13 @@ def print_solved(name: str, runs: Sequence[RunConfig], records: Sequence[RunReco
         score, baseline, own = record.headline(), record.best_baseline(), reached.setdefault(label, {})
         ok = score is not None and baseline is not None and scaled_score(score, baseline[1]) >= solved
         for key, value in run.settings.items():
-            if key.split(".")[-1] == bare:  # a run lacks a setting that belongs to another model
+            of, setting = split_setting(key)
+            if setting == bare and owner in (None, of):  # a run lacks a setting that belongs to another model
                 value = value if type(value) in (int, float) else as_given(value)
                 own[value] = own.get(value, True) and ok
     numbers = not any(isinstance(value, str) for values in reached.values() for value in values)
     title = f"largest {bare}" if numbers else f"all values of {bare}"
-    title = "trainable length: largest length" if bare == "length" else title
+    title = "trainable length: largest length" if bare == "length" and owner != "model" else title
     print(f"\n{title} with a scaled score of at least {solved:g}:")
     for model, values in reached.items():
         found = [value for value, ok in values.items() if ok]

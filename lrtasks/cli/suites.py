@@ -135,9 +135,13 @@ def sweep(
     wanted = runs.suite_from_options(context, chosen, how.pop("given"))
 
     def show(selected: Sequence[str], configs: Sequence[RunConfig], records: Sequence[RunRecord]) -> None:
+        from lrtasks.suite.expand import labelled
+
         runs.print_runs(records, by_length=True)
-        # dlr.d_state and s4d.d_state are one setting of two models
-        for name in dict.fromkeys(name.split(".")[-1] for name in wanted.varied if name not in selected):
+        # dlr.d_state and s4d.d_state are one setting of two models; gla.heads belongs to a mixer of one model
+        varied = [name for name in wanted.varied if name not in selected]
+        names = [f"model.{name.partition('.')[2]}" if labelled(name, wanted.models) else name for name in varied]
+        for name in dict.fromkeys(names):
             runs.print_solved(name, configs, records, solved)
 
     return runs.execute(wanted, show=None if how["as_json"] else show, **how)

@@ -73,7 +73,8 @@ def run_selected(
 
     Returns:
         The chosen runs of all seeds; their records; and, by title, the records of runs that failed at other values. If
-        any failed, the choice is not final.
+        any failed, the choice is not final. If another process works on a run of the first seed, nothing is chosen in
+        its group yet: the best run so far is returned, and no other seed runs.
     """
     bare = _bare(suite, names)
     groups = _groups(suite, bare)
@@ -81,6 +82,7 @@ def run_selected(
     records = dict(zip([run.digest for run in first], runner(first, lambda *_: None), strict=True))
     chosen: list[RunConfig] = []
     tried_values: dict[str, dict[str, Any]] = {}
+    decided, earlier = list[RunConfig](), set[tuple[str, str]]()
     for runs in groups:
         tried = [run for run in runs if run.digest in records]
         best = max(tried, key=lambda run: _rank(records[run.digest]))
@@ -88,6 +90,13 @@ def run_selected(
         # a value may be a list; a setting of another model of the suite is missing
         known = [name for name in bare if name in found[0]]
         values = {name: sorted({repr(each[name]): each[name] for each in found}.values(), key=str) for name in known}
+        if any(records[run.digest].status == "running" for run in tried):
+            # another process works on a candidate; two commands could choose different values
+            tried_values[best.digest] = values
+            chosen.append(best)
+            continue
+        decided.append(best)
+        earlier |= {cell_of(record) for run in tried if (record := records[run.digest]).selection.get("chosen")}
         for run in tried:
             _note(records[run.digest], run, out, values, chosen=run is best)
         same = [run for run in runs if _values(run, bare) == _values(best, bare)]
@@ -95,7 +104,7 @@ def run_selected(
             same = [best]  # no value was chosen, so no other seed can run at it
         tried_values |= {run.digest: values for run in same}
         chosen += same
-    _unchoose_others([run for run in chosen if run.digest in records], records, out, tried_values)
+    _settle_others(decided, records, out, tried_values, earlier)
     left = [run for run in chosen if run.digest not in records]
 
     def note(run: RunConfig, record: RunRecord) -> None:
@@ -188,17 +197,30 @@ def _write_selection(folder: Path, record: RunRecord) -> None:
             raise
 
 
-def _unchoose_others(
-    best: Sequence[RunConfig], records: Mapping[str, RunRecord], out: Path, chosen: Collection[str]
+def _settle_others(
+    best: Sequence[RunConfig],
+    records: Mapping[str, RunRecord],
+    out: Path,
+    chosen: Collection[str],
+    earlier: Collection[tuple[str, str]],
 ) -> None:
-    """Mark runs as not chosen if an earlier selection, among other values, chose them and this one did not.
+    """Note the choice in runs that an earlier selection chose and that are not in this suite.
 
-    ``best`` are the runs of the first seed that are chosen now, ``chosen`` the digests of all runs that are chosen now.
+    Other seeds at the values that are chosen now stay chosen; runs at other values do not.
+
+    Args:
+        best: the runs of the first seed that are chosen now.
+        chosen: the digests of all runs that are chosen now.
+        earlier: cells that earlier selections, perhaps of other settings, gave to the runs of the first seed.
     """
-    now = {cell_of(records[run.digest]) for run in best}
+    replaced = {cell_of(records[run.digest]) for run in best} | {*earlier}
+    same = {cell_of(replace(record, selection={})): record for run in best if (record := records[run.digest])}
     for folder in {run.folder(out.absolute()).parent for run in best}:
         for place, other in read_records(folder)[0] if folder.is_dir() else ():
-            earlier = other.selection.get("chosen") and other.digest not in chosen
-            if earlier and cell_of(other) in now:
-                other.selection["chosen"] = False
+            if not other.selection.get("chosen") or other.digest in chosen or cell_of(other) not in replaced:
+                continue
+            now = same.get(cell_of(replace(other, selection={})))
+            selection = now.selection if now else {**other.selection, "chosen": False}
+            if other.selection != selection:
+                other.selection = selection
                 _write_selection(place, other)

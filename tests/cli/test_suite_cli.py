@@ -130,6 +130,17 @@ def test_a_sweep_with_rates_chosen_prints_the_trainable_length(command: Command,
     assert said.out.endswith("\ntrainable length: largest length with a scaled score of at least 0.95:\n  dlr: 32\n")
 
 
+def test_a_selection_with_equal_runs_is_refused_before_anything_runs(
+    command: Command, pretend: Pretend, tmp_path: Path
+) -> None:
+    single = '\n[[runs]]\nmodel = "dlr"\ntask = "shift"\nseed = 1\n'  # seed 1 does not run at first
+    settings = 'settings = { length = 16, steps = 4, lr = "1e-3,3e-3" }'
+    (tmp_path / "suite.toml").write_text(f'models = "dlr"\ntasks = "shift"\nseeds = 2\n{settings}\n{single}')
+    said = command("suite", "--file", "suite.toml", "--select", "val")
+    assert (said.code, pretend.jobs) == (2, [])
+    assert "seed 1 twice" in said.err
+
+
 def test_an_interrupted_selection_has_one_column_for_each_model(command: Command, pretend: Pretend) -> None:
     pretend.stop_after = 3  # two rates of seed 0, then seed 1
     options = ("--lr", "1e-3,3e-3", "--select", "val", "--seeds", 3)

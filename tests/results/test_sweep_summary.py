@@ -31,6 +31,16 @@ def test_values_that_are_not_numbers_are_all_named(capsys: pytest.CaptureFixture
     assert title.startswith("all values of kernel ") and reached == "  dlr: real, prod"
 
 
+def test_settings_of_two_mixers_are_not_one_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    given = [{"gla.heads": own, "attention.heads": other} for own in (1, 2) for other in (2, 4)]
+    layers = {"layers": "gla:1,attention:1"}
+    runs = [RunConfig.make("shift", "hybrid", settings={**layers, **settings}) for settings in given]
+    records = [made(model="hybrid", score=score, floor=0.5) for score in (0.1, 0.1, 0.99, 0.99)]
+    for name, reached in (("gla.heads", "2"), ("attention.heads", "none"), ("model.attention.heads", "none")):
+        print_solved(name, runs, records, 0.95)
+        assert capsys.readouterr().out.splitlines()[-1] == f"  hybrid: {reached}"
+
+
 def test_two_models_of_one_name_have_a_line_each(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     runs, records = [], []
     for folder, score in (("p", 0.99), ("q", 0.1)):

@@ -50,6 +50,17 @@ def test_a_record_that_never_appears_is_reported(tmp_path: Path, monkeypatch: py
     assert failure.reason.startswith(f"what node wrote into {tmp_path}/task/run is not here: all machines must share")
 
 
+def test_a_folder_that_cannot_be_made_concerns_one_run_only(tmp_path: Path) -> None:
+    (tmp_path / "shift").write_text("a file")
+    jobs = [job(tmp_path / task / "run") for task in ("shift", "cumsum")]
+    pending = Remote(jobs)
+    assert jobs[1].folder.is_dir()
+    pending.expect(0, run_there(jobs[0]))
+    ((number, failure),) = pending.settled()
+    assert number == 0 and failure is not None and failure.refused
+    assert failure.reason == f"the results folder {jobs[0].folder} cannot be made: Not a directory"
+
+
 @pytest.mark.parametrize(("seconds", "patience"), [(0.8, 60), (60, 0.6)])
 def test_a_run_waits_for_an_earlier_process_that_still_has_its_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, patience: float

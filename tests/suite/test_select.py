@@ -144,6 +144,36 @@ def test_a_second_selection_takes_the_place_of_the_first(tmp_path: Path) -> None
     assert [cell.split(" (")[1] for cell in table.scores().lines[0][3:]] == ["lr 1.0)"] * 2
 
 
+def test_a_selection_with_fewer_seeds_keeps_the_other_seeds_at_the_same_value(tmp_path: Path) -> None:
+    for seeds, rates, best in ((3, "0.01,0.1", 0.1), (1, "0.01,0.1", 0.1), (1, "0.01,0.1,1.0", 0.1)):
+        runner = Runner(tmp_path, {"dlr": best, "attention": best})
+        run_selected(suite_of(seeds, lr=rates), ("lr",), runner, tmp_path)
+        table = make_table(frame(tmp_path))
+        assert [cell["different_seeds"] for cell in table.cells] == [3, 3]
+        assert frame(tmp_path)["candidates"].tolist() == [len(rates.split(","))] * 6
+    run_selected(suite_of(1, lr="0.1,1.0"), ("lr",), Runner(tmp_path, {"dlr": 1.0, "attention": 1.0}), tmp_path)
+    assert [cell["different_seeds"] for cell in make_table(frame(tmp_path)).cells] == [1, 1]
+
+
+def test_a_selection_of_more_settings_takes_the_place_of_one_of_fewer(tmp_path: Path) -> None:
+    class Decayed(Runner):
+        def __call__(self, runs: Sequence[RunConfig], on_end: OnEnd = lambda *_: None) -> list[RunRecord]:
+            found = [run.folder(self.out.absolute()) for run in runs]
+            before = [read_record(folder).selection if folder.exists() else {} for folder in found]
+            records = super().__call__(runs)
+            for run, record, selection in zip(runs, records, before, strict=True):
+                record.scores["val"]["r2"] += run.budget.weight_decay
+                record.selection = selection
+                on_end(run, record)
+            return records
+
+    runner = Decayed(tmp_path, {"dlr": 0.1, "attention": 0.1})
+    run_selected(suite_of(3, lr="0.01,0.1"), ("lr",), runner, tmp_path)
+    suite = suite_of(3, lr="0.01,0.1", weight_decay="0.0,0.5")
+    run_selected(suite, ("lr", "weight_decay"), runner, tmp_path)
+    assert frame(tmp_path)["budget.weight_decay"].tolist() == [0.5] * 6
+
+
 def test_a_finished_selection_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     suite, runner = suite_of(), Runner(tmp_path, {"dlr": 0.1, "attention": 0.01})
     before = run_selected(suite, ("lr",), runner, tmp_path)[1]
@@ -279,6 +309,28 @@ def test_a_negative_score_is_better_than_none(tmp_path: Path) -> None:
 
     chosen, _, _ = run_selected(suite_of(seeds=1), ("lr",), Poor(tmp_path, {"dlr": 1, "attention": 1}), tmp_path)
     assert {run.budget.lr for run in chosen} == {0.01}
+
+
+def test_nothing_is_chosen_while_another_process_works_on_a_candidate(tmp_path: Path) -> None:
+    class Shared(Runner):
+        def __call__(self, runs: Sequence[RunConfig], on_end: OnEnd = lambda *_: None) -> list[RunRecord]:
+            records = super().__call__(runs)
+            for run, record in zip(runs, records, strict=True):
+                if (run.model.name, run.budget.lr) == ("dlr", 0.1):
+                    record.status = "running"
+            return records
+
+    suite = suite_of(lr="0.01,0.1")
+    runner = Shared(tmp_path, {"dlr": 0.01, "attention": 0.01})
+    runs, records, failed = run_selected(suite, ("lr",), runner, tmp_path)
+    assert [(run.model.name, run.budget.lr, run.seed) for run in runs] == [
+        ("dlr", 0.01, 0),
+        *(("attention", 0.01, seed) for seed in (0, 1)),
+    ]
+    assert [record.status for record in failed.values()] == ["running"]
+    noted = {record.model["name"] for _, record in read_records(tmp_path)[0] if record.selection}
+    assert noted == {"attention"}
+    assert not records[0].selection
 
 
 def test_a_chosen_run_that_failed_is_not_among_those_at_other_values(tmp_path: Path) -> None:

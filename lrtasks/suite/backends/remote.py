@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +58,13 @@ class Remote:
         """Numbers of the jobs that are queued or running, by the object that represents the job."""
         self._begun: Counter[int] = Counter()
         self._due: dict[int, tuple[Report, float]] = {}
-        for job in jobs:
-            job.folder.mkdir(parents=True, exist_ok=True)
+        self._unmade: dict[int, Failure] = {}
+        for number, job in enumerate(jobs):
+            try:
+                job.folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:  # the other jobs go on
+                reason = f"the results folder {job.folder} cannot be made: {error.strerror}"
+                self._unmade[number] = Failure(reason, refused=True)
 
     def begin(self) -> None:
         """Send all jobs."""
@@ -93,6 +98,8 @@ class Remote:
 
     def expect(self, number: int, report: Report) -> None:
         """Note that a job has ended on another machine."""
+        if report.failure:
+            report = replace(report, failure=self._unmade.get(number, report.failure))
         self._due[number] = report, time.monotonic() + SECONDS_TO_APPEAR
 
     def settled(self) -> Iterator[tuple[int, Failure | None]]:
