@@ -129,8 +129,8 @@ def preview(
 
     name, task_preset = split_preset(task)
     given = options.task_parameters(context, name, settings)
-    # a task of another package may have no presets; then its defaults are used
-    known = generators.registry.get(name).presets or preset != "small"
+    # a task of another package may have no such preset; then its defaults are used
+    known = "small" in generators.registry.get(name).presets or preset != "small"
     if task_preset and preset != "small":
         raise UsageError(f"a preset is given twice: {task_preset} and {preset}")
     made = generators.make(name, preset=task_preset or (preset if known else None), **given)

@@ -27,7 +27,7 @@ import sys
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -216,9 +216,9 @@ def _workers(
 
 @contextmanager
 def _processes(make: Callable[..., tuple[Shard, Record]], count: int) -> Iterator[Runner]:
-    with ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), _begin_worker) as pool:
+    with ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), end_with_parent) as pool:
         try:
-            yield lambda jobs: (one.result() for one in as_completed([pool.submit(make, *job) for job in jobs]))
+            yield lambda jobs: (one.result() for one in as_completed(_submitted(pool, make, jobs)))
         except BrokenProcessPool:
             reason = "a worker process died (out of memory, or a script without `if __name__ == '__main__':`)"
             raise GenerationError(f"{reason}; finished shards are kept") from None
@@ -229,10 +229,15 @@ def _processes(make: Callable[..., tuple[Shard, Record]], count: int) -> Iterato
             pool._result_queue._writer.close()  # type: ignore[attr-defined]
 
 
-def _begin_worker() -> None:
-    # Ctrl-C reaches all processes of the terminal; only the main process handles it
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    end_with_parent()
+def _submitted(
+    pool: ProcessPoolExecutor, make: Callable[..., tuple[Shard, Record]], jobs: Iterable[tuple[Shard, Attempts]]
+) -> list[Future[tuple[Shard, Record]]]:
+    """Submit jobs; this starts the workers, which inherit that Ctrl-C is blocked: only the main process handles it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        return [pool.submit(make, *job) for job in jobs]
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

@@ -49,6 +49,7 @@ MISTAKES = {
     ("preview", "shfit"): "unknown task 'shfit'; did you mean 'shift'",
     ("preview", "shift", "--preset", "papr"): "unknown preset of shift 'papr'; did you mean 'paper'",
     ("preview", "shift@small", "--preset", "paper"): "a preset is given twice: small and paper",
+    ("preview", "listops-root", "--setting", "paper"): "setting=paper has no effect on the limits that preset small",
     ("generate", "shift@", "--samples", "10"): "'shift@' names no preset after the @",
     ("suite", "--models", "dlr", "--tasks", "reverse@small,shift@", "--dry-run"): "'shift@' names no preset",
     ("preview", "shift", "--out", "a.pgn"): "a figure is written as .pdf, .png, .svg, found a.pgn",

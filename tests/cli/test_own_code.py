@@ -388,6 +388,15 @@ def test_a_problem_of_every_preset_is_reported_once(command: Command) -> None:
     assert "- preset broken: " in said.out and "preset paper" not in said.out
 
 
+def test_an_own_task_without_preset_small_is_previewed_with_its_defaults(command: Command) -> None:
+    text = Path("mine.py").read_text()
+    Path("mine.py").write_text(
+        text.replace("class Copy(Task):\n", "class Copy(Task):\n    presets = {'big': {'length': 9}}\n")
+    )
+    assert command("preview", "mine.py:Copy").code == 0
+    assert "unknown preset" in command("preview", "mine.py:Copy", "--preset", "bigger").err
+
+
 def test_an_own_task_is_described_drawn_and_stored(command: Command, tmp_path: Path) -> None:
     assert json.loads(command("describe", "mine.py:Copy", "--json").out)["kind"] == "task"
     said = [command("describe", name).out for name in ("shift", "mine.py:Plain")]

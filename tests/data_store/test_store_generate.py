@@ -177,6 +177,32 @@ def test_interrupt_ends_workers_and_keeps_shards(tmp_path: Path) -> None:
 
 
 @pytest.mark.e2e
+def test_an_interrupt_while_workers_start_prints_no_traceback(tmp_path: Path) -> None:
+    # a worker imports the main module before it does anything else
+    (tmp_path / "main.py").write_text(
+        "import pathlib, signal, sys, time\n"
+        "if __name__ == '__mp_main__':\n"
+        "    pathlib.Path('begun').touch()\n"
+        "    time.sleep(3)\n"
+        "else:\n"
+        # a shell starts what it puts into the background with Ctrl-C switched off
+        "    signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "    from lrtasks.cli import main\n"
+        "    main()\n"
+    )
+    command = "main.py generate cumsum --length 8 --samples 9000 --workers 2 --out set"
+    process = subprocess.Popen(
+        [sys.executable, *command.split()], cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    while not (tmp_path / "begun").exists() and process.poll() is None:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    _, stderr = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert "Traceback" not in stderr and "interrupted; finished shards are kept in set" in stderr
+
+
+@pytest.mark.e2e
 def test_workers_end_when_the_main_process_is_killed(tmp_path: Path) -> None:
     process = start_writing(tmp_path / "set", 2)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")

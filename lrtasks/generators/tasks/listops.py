@@ -74,6 +74,10 @@ class ListOps(Task):
         for field, default in SETTINGS[self.setting]._asdict().items():
             if getattr(self, field) is None:
                 object.__setattr__(self, field, default)
+        tiny = ListOps.presets["small"]
+        if self.setting != tiny["setting"] and all(getattr(self, name) == tiny[name] for name in self.limits._fields):
+            hint = f"take a preset without limits, such as {self._title()}@small-hard"
+            raise UsageError(f"setting={self.setting} has no effect on the limits that preset small gives; {hint}")
         listops.check_limits(self._title(), self.limits)
 
     @property
