@@ -144,6 +144,11 @@ class RunRecord:
         value = self.scores.get(test, {}).get(name)
         return None if value is None or not math.isfinite(value) else float(value)
 
+    def stored_tests(self) -> set[str]:
+        """Return the names of the further tests on stored datasets; such a name may look like a length (``512``)."""
+        addresses = self.budget.get("test_data")
+        return {name_of_test_set(str(one)) for one in addresses} if isinstance(addresses, list | tuple) else set()
+
     def floor(self, test: str) -> float | None:
         """Return the best baseline's headline score on ``test`` or a further test."""
         best = self.best_baseline(test)
@@ -184,6 +189,11 @@ class RunRecord:
         if self.status in ("running", "interrupted"):
             return f"{self.status}, {self.steps()} of {self.budget.get('steps')} steps"
         return "no score" if self.status == "done" and self.headline() is None else self.status
+
+
+def name_of_test_set(address: str) -> str:
+    """Return the name of the test on the stored dataset at ``address``: that of its folder."""
+    return address.rstrip("/").rpartition("/")[2]
 
 
 def split_selected(settings: Mapping[str, Any], names: Collection[str]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -306,7 +316,7 @@ def _to_rows(columns: Any) -> Any:
 def read_records(folder: Path | str) -> tuple[list[tuple[Path, RunRecord]], list[str]]:
     """Read all records below ``folder``, sorted by path; follow links to folders, but read each folder only once.
 
-    The status of each is that of :func:`current_record`.
+    A file ``record.json`` stands for its folder. The status of each record is that of :func:`current_record`.
 
     Returns:
         ``(folder, record)`` pairs, and one line for each file or folder that could not be read.
@@ -319,7 +329,7 @@ def read_records(folder: Path | str) -> tuple[list[tuple[Path, RunRecord]], list
         raise UsageError(f"no results folder at {folder}")
     found: list[tuple[Path, RunRecord]] = []
     problems: list[str] = []
-    for file in sorted(_files(folder, problems)):
+    for file in [folder] if folder.name == FILE and folder.is_file() else sorted(_files(folder, problems)):
         try:
             found.append((file.parent, current_record(file)))
         except UsageError as error:

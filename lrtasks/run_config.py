@@ -20,7 +20,7 @@ from lrtasks.generators import Task, registry
 from lrtasks.generators.base import misdeclared
 from lrtasks.models.base import ModelLike
 from lrtasks.models.factory import ModelFactory, model_factory, model_label, model_parameter_names, model_presets
-from lrtasks.record import RunRecord
+from lrtasks.record import RunRecord, name_of_test_set
 from lrtasks.registry import own_source, split_preset
 
 LONGEST_NAME = 100
@@ -288,11 +288,6 @@ def _digests(addresses: Iterable[str]) -> dict[str, str]:
 
         found[name_of_test_set(address)] = open_dataset(address).manifest.digest
     return found
-
-
-def name_of_test_set(address: str) -> str:
-    """Return the name of the test on the stored dataset at ``address``: that of its folder."""
-    return address.rstrip("/").rpartition("/")[2]
 
 
 def _require_class_weights(task: Task, budget: Budget) -> None:

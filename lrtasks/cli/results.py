@@ -93,10 +93,12 @@ def compare(
     from lrtasks.models import names
     from lrtasks.results import compare as comparing
 
-    # A known model's name never means a folder of that name. Path.exists would raise for a name that is too long for a
-    # file, such as a model's name with its settings.
+    # A known model's name never means a folder of that name; an address and a name with settings, which end in ")", may
+    # contain a slash. Path.exists would raise for a name that is too long for a file.
     are_folders = [
-        not folders and ":" not in word and ("/" in word or (word not in names() and os.path.exists(word)))  # noqa: PTH110
+        not folders
+        and word not in names()
+        and (os.path.exists(word) or ("/" in word and ":" not in word and not word.endswith(")")))  # noqa: PTH110
         for word in (a, b)
     ]
     if b == "published":

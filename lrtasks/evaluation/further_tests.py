@@ -16,8 +16,8 @@ from lrtasks.evaluation.scoring import BASELINE_BATCHES, baseline_scores
 from lrtasks.generators.base import SPLITS, Task
 from lrtasks.metrics import scaled_score
 from lrtasks.models.base import Backbone
-from lrtasks.record import RunRecord
-from lrtasks.run_config import RunConfig, name_of_test_set
+from lrtasks.record import RunRecord, name_of_test_set
+from lrtasks.run_config import RunConfig
 
 if TYPE_CHECKING:
     from lrtasks.data import StoredDataset

@@ -114,6 +114,7 @@ def aggregate(runs: pd.DataFrame, *, mean: bool = False) -> pd.DataFrame:
       (whether a run is), and ``not_possible``: the further tests on which the model could not run.
     """
     tests = [name for name in runs if name.startswith("test.")]
+    names = [name.removeprefix("test.") for name in tests]
     numbers = ["score", "score_error", "scaled_score", "solved", "batch_mean", "batch_std"]
     medians = [*REACHED, *tests]
     own = runs.groupby(CELL, observed=True)
@@ -158,7 +159,10 @@ def aggregate(runs: pd.DataFrame, *, mean: bool = False) -> pd.DataFrame:
         cells[name] = own[column].agg(list)
     cells["unscored"] = [list(found["status"][found["score"].isna()]) for _, found in own]
     cells["not_causal"] = [bool(found.eq(True).any()) for _, found in own["not_causal"]]
-    cells["not_possible"] = [set(",".join(found.dropna()).split(",")) for _, found in own["not_possible"]]
+    cells["not_possible"] = [  # the name of a test may contain a comma
+        {name for name in names if any(f",{name}," in f",{text}," for text in set(found.dropna()))}
+        for _, found in own["not_possible"]
+    ]
     cells["devices"] = [sorted(set(found.dropna())) for _, found in own["device"]]
     cells["paper_beside"] = cells["paper"].where(cells["paper_differs"].fillna("") == "")
     cells[COSTS] = own[COSTS].mean().where(cells["devices"].str.len() < 2)
@@ -279,7 +283,7 @@ class Table:
         scored = self.runs.filter(regex=r"^test\.").dropna(axis="columns", how="all")
         names = {name.removeprefix("test.") for name in scored}.union(*(cell["not_possible"] for cell in self.cells))
         # by length, then all others by name
-        tests = sorted(filter(None, names), key=lambda name: (length_of_test(name, 1) or math.inf, name))
+        tests = sorted(names, key=lambda name: (length_of_test(name, 1) or math.inf, name))
         lines = []
         for cell in self.cells:
             impossible, length = cell["not_possible"], cell["generalisation_length"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -423,6 +424,14 @@ def test_folders_against_each_other(folders: Callable[..., Any]) -> None:
     assert said.err == (
         "lrtasks: left out: runs/old/record.json has schema 9; this version of lrtasks reads schemas 1 to 3\n"
     )
+
+
+def test_a_folder_may_contain_a_colon_and_a_label_a_slash(folders: Callable[..., Any]) -> None:
+    shutil.copytree("later", "at 12:30")
+    assert folders("at 12:30", "runs").code == 0
+    made(hyper={"kernel": "a/b"}).write(Path("runs"))
+    found = json.loads(folders("dlr (kernel=a/b)", "dss", "--json").out)
+    assert found["a"] == "dlr (kernel=a/b)"
 
 
 @pytest.mark.parametrize(

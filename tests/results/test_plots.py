@@ -165,6 +165,12 @@ def test_a_further_test_at_the_trained_length_does_not_replace_the_test() -> Non
     assert panel.get_lines()[0].get_xydata().tolist() == [[256, 0.9], [512, 0.4]]
 
 
+def test_length_leaves_out_a_dataset_whose_name_looks_like_a_length() -> None:
+    scores = {"test": {"r2": 0.9}, "512": {"r2": 0.5}, "4096": {"r2": 0.4}}
+    (panel,) = drawn("length", [made(scores=scores, budget={"test_data": ("data/4096/",)})]).axes
+    assert panel.get_lines()[0].get_xydata().tolist() == [[256, 0.9], [512, 0.5]]
+
+
 def test_length_does_not_join_runs_with_different_settings() -> None:
     records = [made(length=length, hyper={"layers": 1}, score=0.5) for length in (256, 512)]
     records += [made(length=1024, hyper={"layers": 2}, score=0.7)]

@@ -143,6 +143,11 @@ def test_no_record(tmp_path: Path) -> None:
         read_records(tmp_path / "nowhere")
 
 
+def test_a_record_file_stands_for_its_folder(tmp_path: Path) -> None:
+    made().write(tmp_path)
+    assert read_records(tmp_path / "record.json") == ([(tmp_path, made())], [])
+
+
 def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("shut", "open"):
         (tmp_path / name).mkdir()

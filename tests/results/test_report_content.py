@@ -111,6 +111,17 @@ def test_a_model_that_was_trained_once_has_a_score_at_every_tested_length() -> N
     assert further_scores(found["sort"]) == []
 
 
+def test_a_dataset_whose_name_looks_like_a_length_is_at_no_length() -> None:
+    tests = {"2x": {"copy": {"r2": 0.1}}, "4096": {"copy": {"r2": 0.1}}}
+    scores = {"test": {"r2": 0.9}, "2x": {"r2": 0.5}, "4096": {"r2": 0.4}}
+    record = made(scores=scores, further_baselines=tests, budget={"test_data": ("data/4096",)})
+    for length, place in ((256, 256), (None, 1)):
+        record.task["parameters"] = {"length": length}
+        report = report_of(record)
+        assert further_scores(report.results[0, 0]) == [(place, 0.9), (2 * place, 0.5)]
+        assert [at["x"] for at in chart_data(report)["rows"][0]["floors"]] == [place, 2 * place]
+
+
 def test_each_tested_length_has_its_own_floor() -> None:
     scores = {"test": {"r2": 0.9}, "2x": {"r2": 0.5}, "64": {"r2": 1.0}, "sparse": {"r2": 0.1}}
 

@@ -71,6 +71,12 @@ def test_scores_on_further_tests_stand_by_length() -> None:
     assert tabled([made()]).by_length() is None
 
 
+def test_the_name_of_a_test_that_is_not_possible_may_contain_a_comma() -> None:
+    table = tabled([made(scores={"test": {"r2": 0.9}, "old, new": {}})]).by_length()
+    assert table is not None
+    assert table.header == ["task", "model", "test", "old, new", "generalisation length"]
+
+
 def test_csv_and_json_hold_the_medians_on_further_tests() -> None:
     further = [{"test": {"r2": 0.9}, "2x": {"r2": score}, "sparse": {}} for score in (0.8, 0.3, 0.5)]
     records = [made(seed=seed, scores=scores) for seed, scores in enumerate(further)]

@@ -16,7 +16,7 @@ from lrtasks.metrics import TEST_SOLVED
 from lrtasks.record import RunRecord
 from lrtasks.results.plots import LOWEST
 from lrtasks.results.report.content import COSTS, Report, Result
-from lrtasks.results.settings import any_object, key, settings_in
+from lrtasks.results.settings import any_object, key, owned, settings_in
 from lrtasks.results.table import Row, length_of_test
 
 DIGITS = 5
@@ -91,12 +91,12 @@ def further_scores(result: Result) -> list[tuple[int, float]]:
     """Return length and median score of the test and of each further test at another length; empty if fewer than two.
 
     ``2x`` is twice the task's parameter ``length``. For a task without this parameter, the length counts as 1, and
-    tests with absolute lengths stand alone.
+    tests with absolute lengths stand alone. Tests on stored datasets have no place.
     """
-    own = _length(result) or 1
+    own, stored = _length(result) or 1, _stored(result)
     found = {own: result.score} if _has_place(result) else {}
-    for column, score in result.cell.items():
-        length = length_of_test(column.removeprefix("test."), own) if column.startswith("test.") else None
+    for test, score in owned("test.", result.cell).items():
+        length = None if test in stored else length_of_test(test, own)
         if length is not None and score is not None:
             found.setdefault(length, score)
     scored = sorted((length, rounded) for length, score in found.items() if (rounded := _rounded(score)) is not None)
@@ -109,8 +109,9 @@ def further_floors(report: Report, row: int) -> list[dict[str, Any]]:
     own = _length(results[0]) or 1
     found = {own: [(cell["baseline"], cell["floor"])]} if cell["floor"] is not None and _has_place(results[0]) else {}
     for record in (record for result in results for record in result.records):
+        stored = record.stored_tests()
         for test in record.further_baselines:
-            length, best = length_of_test(test, own), record.best_baseline(test)
+            length, best = None if test in stored else length_of_test(test, own), record.best_baseline(test)
             if length is not None and length != own and best is not None:
                 found.setdefault(length, []).append(best)
     return [
@@ -130,8 +131,12 @@ def _length(result: Result) -> int | None:
 
 def _has_place(result: Result) -> bool:
     """Return whether the length of the test itself is known in the unit of the further tests' lengths."""
-    tests = {name for record in result.records for name in record.scores}
+    tests = {name for record in result.records for name in record.scores} - _stored(result)
     return _length(result) is not None or not any(name.isdecimal() for name in tests)
+
+
+def _stored(result: Result) -> set[str]:
+    return {name for record in result.records for name in record.stored_tests()}
 
 
 def _result(report: Report, result: Result) -> dict[str, Any]:
