@@ -136,6 +136,7 @@ def _has_place(result: Result) -> bool:
 
 
 def _stored(result: Result) -> set[str]:
+    """Return the names of the tests on stored datasets."""
     return {name for record in result.records for name in record.stored_tests()}
 
 
