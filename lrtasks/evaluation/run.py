@@ -269,7 +269,7 @@ class _Run:
                 torch.cuda.reset_peak_memory_stats(self.fabric.device)
             try:
                 if not self.replaces:
-                    self.trackers.begin(self.record)
+                    self.trackers.begin()
                 self._train_and_test()
             except loop.DivergedError as error:
                 self._close("diverged", str(error))

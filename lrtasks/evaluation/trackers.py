@@ -50,20 +50,21 @@ class Trackers:
     """
 
     def __init__(self, names: Iterable[str], folder: Path, record: RunRecord) -> None:
+        self._record = record
         self._budget = Budget(**record.budget)
         self._written = 0
         self._places = [folder / name for name in names]
         refuse_links(*self._places)
         self._loggers: list[Any] | None = None
 
-    def begin(self, record: RunRecord) -> list[Any]:
+    def begin(self) -> list[Any]:
         """Start the loggers at the first call, and return them."""
         if self._loggers is not None:
             return self._loggers
         for place in self._places:
             shutil.rmtree(place, ignore_errors=True)
-        self._loggers = [_logger(place, record) for place in self._places]
-        named = flat({key: getattr(record, key) for key in ("task", "model", "budget", "seed")})
+        self._loggers = [_logger(place, self._record) for place in self._places]
+        named = flat({key: getattr(self._record, key) for key in ("task", "model", "budget", "seed")})
         settings = {key: value if isinstance(value, (bool, int, float, str)) else str(value) for key, value in named}
         for logger in self._loggers:
             logger.log_hyperparams(settings)
@@ -75,7 +76,7 @@ class Trackers:
             step = point["step"]
             values = {"train/loss": point["loss"], "train/lr": self._budget.lr * self._budget.rate(step - 1)}
             values |= {f"val/{name}": value for name, value in point.items() if name not in ("step", "loss")}
-            self._log(record, values, step)
+            self._log(values, step)
         self._written = len(record.curve)
 
     def finish(self, record: RunRecord) -> None:
@@ -83,8 +84,8 @@ class Trackers:
         self.update(record)
         for split, scores in record.scores.items():
             if split != "val":
-                self._log(record, {f"{split}/{name}": value for name, value in scores.items()}, record.steps())
-        for logger in self.begin(record):
+                self._log({f"{split}/{name}": value for name, value in scores.items()}, record.steps())
+        for logger in self.begin():
             logger.finalize("success" if record.status == "done" else "failed")
         self.close(0 if record.status == "done" else 1)
 
@@ -101,9 +102,9 @@ class Trackers:
         for place in self._places:
             shutil.rmtree(place, ignore_errors=True)
 
-    def _log(self, record: RunRecord, values: Mapping[str, float | None], step: int) -> None:
+    def _log(self, values: Mapping[str, float | None], step: int) -> None:
         finite = {name: value for name, value in values.items() if value is not None}
-        for logger in self.begin(record):
+        for logger in self.begin():
             logger.log_metrics(finite, step)
             logger.save()
 

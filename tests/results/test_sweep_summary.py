@@ -41,6 +41,20 @@ def test_settings_of_two_mixers_are_not_one_setting(capsys: pytest.CaptureFixtur
         assert capsys.readouterr().out.splitlines()[-1] == f"  hybrid: {reached}"
 
 
+def test_a_parameter_of_the_model_is_not_that_of_the_task(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from torch import nn\n\n\nclass Mine(nn.Linear):\n    def __init__(self, d_model, length=1):\n"
+        "        super().__init__(d_model, d_model)\n"
+    )
+    given = [{"task.length": length, "model.length": own} for length in (16, 32) for own in (1, 2)]
+    runs = [RunConfig.make("shift", f"{file}:Mine", settings=settings) for settings in given]
+    records = [made(model="Mine", score=score, floor=0.5) for score in (0.99, 0.1, 0.99, 0.1)]
+    for name, reached in (("task.length", "none"), ("model.length", "1")):
+        print_solved(name, runs, records, 0.95)
+        assert capsys.readouterr().out.splitlines()[-1] == f"  Mine: {reached}"
+
+
 def test_two_models_of_one_name_have_a_line_each(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     runs, records = [], []
     for folder, score in (("p", 0.99), ("q", 0.1)):
