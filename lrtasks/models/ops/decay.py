@@ -20,7 +20,7 @@ which :func:`decayed_products` computes in one of two ways: as one matrix produc
 an anchor a at the middle of the chunk, if no exponent exceeds :data:`LIMIT`; or, for stronger decays, in sub-blocks
 that have no positive exponents.
 
-On a CPU with few threads, both use the loop of :mod:`lrtasks.models.ops.state_loop`, which is faster for small states
+On a CPU with few threads, both use :func:`lrtasks.models.ops.chunked.state_loop`, which is faster for small states
 (:func:`scalar_decay` only without ``features``).
 """
 
@@ -36,14 +36,15 @@ from lrtasks.models.ops.chunked import (
     decay_matrix,
     even_chunk,
     from_chunks,
+    loop_suits,
     over_positions,
     start_state,
+    state_loop,
     to_chunks,
     to_end,
 )
 from lrtasks.models.ops.layers import full_precision, hide
 from lrtasks.models.ops.scans import carry
-from lrtasks.models.ops.state_loop import loop_suits, state_loop
 
 CHUNK = 32
 CHUNKS = (32, 16)

@@ -32,14 +32,15 @@ from lrtasks.models.ops.chunked import (
     delta_carry,
     even_chunk,
     from_chunks,
+    loop_suits,
     over_positions,
     start_state,
+    state_loop,
     to_chunks,
     to_end,
 )
 from lrtasks.models.ops.decay import CHUNKS, chunk_for, decayed_products, log_decay
 from lrtasks.models.ops.layers import full_precision, hide
-from lrtasks.models.ops.state_loop import loop_suits, state_loop
 
 CHUNK = 16
 """Largest number of steps in a chunk."""

@@ -1,5 +1,5 @@
 """Compiled loops for the GRU of :mod:`lrtasks.models.lstm`, the scalar memory of xLSTM, the selective scan of Mamba,
-:mod:`lrtasks.models.ops.state_loop` and :mod:`lrtasks.models.ops.exponentials`, on a CPU.
+:mod:`lrtasks.models.ops.chunked` and :mod:`lrtasks.models.ops.exponentials`, on a CPU.
 
 One position of a GRU or of xLSTM is little work, and starting an operation of torch costs more. The selective scan, the
 matrix states and the tables of exponentials are large; here they stay in the cache. All compiled functions that call
