@@ -121,6 +121,7 @@ class DeltaNet(KernelConfig):
     forget, n_h = True, 1
     value_heads, lower_bound = cast(Any, None), cast(Any, None)
 
+    layer_class = DeltaLayer
     presets: ClassVar[Presets] = {
         "small": {**SMALL, "mlp_width": 80},
         "recall-16k": {**SMALL, "heads": 2, "head_dim": 28, "mlp": False},
@@ -144,9 +145,6 @@ class DeltaNet(KernelConfig):
     def check(self) -> None:
         if self.head_dim is None:
             self.divided(self.d_model, self.heads, "heads", "d_model")
-
-    def layer(self, index: int) -> DeltaLayer:
-        return DeltaLayer(self)
 
 
 @registry.register("gated-deltanet")

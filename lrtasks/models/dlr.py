@@ -101,14 +101,16 @@ class DLRKernel(Kernel):
 
 @dataclass(frozen=True)
 class LongConvConfig(ModelConfig):
-    """Layers of one long convolution; subclasses define its kernel."""
+    """Layers of one long convolution; subclasses name the class of its kernel, made from config and directions."""
+
+    kernel_class: ClassVar[type[Kernel]]
 
     kernel_length: int | None = parameter(None, "kernel length in lags; none: the sequence length", at_least=1)
     glu: bool = parameter(False, "use a gated output map (GLU)")
 
     def make_kernel(self, length: int, directions: int) -> Kernel:
         """Build the kernel of one layer for sequences of at most ``length``."""
-        raise NotImplementedError
+        return self.kernel_class(self, directions)
 
     def mixer(self, length: int, causal: bool) -> nn.Module:
         kernel = self.make_kernel(length, 1 if causal else 2)
@@ -138,6 +140,7 @@ class DLR(LongConvConfig):
     Source: Gupta, Mehta and Berant (arXiv:2212.00768), section 2.
     """
 
+    kernel_class = DLRKernel
     presets: ClassVar[Presets] = {
         "small": {**SMALL, **SLOW},
         "paper": {**TABLE_1, **SLOW, "budget.lr": 0.0001},
@@ -158,6 +161,3 @@ class DLR(LongConvConfig):
         self.require_order("dt_min", "dt_max")
         if self.eigenvalues == "real" and self.kernel not in ("real", "sum"):
             raise UsageError(f"dlr: kernel must be real or sum with eigenvalues='real', found {self.kernel!r}")
-
-    def make_kernel(self, length: int, directions: int) -> DLRKernel:
-        return DLRKernel(self, directions)

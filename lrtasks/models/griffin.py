@@ -146,6 +146,7 @@ class Griffin(RecurrentConfig):
     """
 
     function: ClassVar[Literal["silu", "gelu"]] = "gelu"
+    layer_class = GriffinLayer
     presets: ClassVar[Presets] = {
         "small": {**SMALL, "mlp_width": 84},
         "state-tracking": TRACKING,
@@ -157,6 +158,3 @@ class Griffin(RecurrentConfig):
 
     def check(self) -> None:
         self.divided(self.width or self.d_model, self.heads, "heads", "the width")
-
-    def layer(self, index: int) -> GriffinLayer:
-        return GriffinLayer(self)

@@ -114,6 +114,7 @@ class LinearAttention(RecurrentConfig):
     Sources: Katharopoulos et al. (arXiv:2006.16236); Taylor features, Arora et al. (Based, arXiv:2402.18668).
     """
 
+    layer_class = LinearAttentionLayer
     presets: ClassVar[Presets] = {
         "small": {**SMALL, "mlp_width": 84},
         "recall-16k": {**SMALL, "heads": 2, "feature_map": "taylor", "feature_dim": 6, "mlp": False},
@@ -134,9 +135,6 @@ class LinearAttention(RecurrentConfig):
 
     def check(self) -> None:
         self.divided(self.d_model, self.heads, "heads", "d_model")
-
-    def layer(self, index: int) -> LinearAttentionLayer:
-        return LinearAttentionLayer(self)
 
 
 class GLALayer(QKVLayer):
@@ -190,6 +188,7 @@ class GLA(KernelConfig):
     Source: Yang et al. (arXiv:2312.06635), section 4.
     """
 
+    layer_class = GLALayer
     presets: ClassVar[Presets] = {
         "small": {**SMALL, "mlp_width": 76},
         "recall-16k": {**SMALL, "heads": 2, "expand_k": 1.0, "mlp": False},
@@ -219,9 +218,6 @@ class GLA(KernelConfig):
             raise UsageError(f"{self.name}: expand_k and expand_v must make a head at least 1 wide, {found}")
         if self.decay == "fixed" and d_key % 2:
             raise UsageError(f"{self.name}: the width of a head's keys must be even with decay='fixed', found {d_key}")
-
-    def layer(self, index: int) -> GLALayer:
-        return GLALayer(self)
 
     def widths(self) -> tuple[int, int]:
         """Return the widths K and V of a head."""

@@ -122,6 +122,7 @@ class GRU(RecurrentConfig):
     Source: Cho et al. (arXiv:1406.1078).
     """
 
+    layer_class = RNNLayer
     presets: ClassVar[Presets] = {
         "small": {**SMALL, "d_model": 48, "mlp_width": 112},
         "state-tracking": TRACKING,
@@ -130,9 +131,6 @@ class GRU(RecurrentConfig):
 
     hidden: int | None = parameter(None, "width of the state; none: d_model", at_least=1, at_most=65536)
     orthogonal: bool = parameter(False, "initialise the recurrent maps as orthogonal matrices")
-
-    def layer(self, index: int) -> RNNLayer:
-        return RNNLayer(self)
 
 
 @registry.register("lstm")

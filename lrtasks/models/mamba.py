@@ -105,6 +105,7 @@ class Mamba(RecurrentConfig):
     Sources: Gu and Dao (arXiv:2312.00752), section 3; negative eigenvalues, Grazzi et al. (arXiv:2411.12537).
     """
 
+    layer_class = MambaLayer
     presets: ClassVar[Presets] = {
         "small": SMALL,
         "recall-16k": {**SMALL, "d_state": 13},
@@ -119,9 +120,6 @@ class Mamba(RecurrentConfig):
     d_state: int = parameter(16, "number of states N per channel", at_least=1, at_most=1 << 12)
     rank: int | None = parameter(None, "rank of the map for the step size; none: d_model / 16, rounded up", at_least=1)
     eigenvalues: Literal["positive", "negative"] = parameter("positive", "range of transitions: (0, 1) or (-1, 1)")
-
-    def layer(self, index: int) -> MambaLayer:
-        return MambaLayer(self)
 
 
 @dataclass(frozen=True)
@@ -190,6 +188,7 @@ class Mamba2(HeadedMamba, KernelConfig):
     Source: Dao and Gu (arXiv:2405.21060), sections 5 to 7.
     """
 
+    layer_class = Mamba2Layer
     presets: ClassVar[Presets] = {
         "small": SMALL,
         "recall-16k": {**SMALL, "d_state": 12},
@@ -200,9 +199,6 @@ class Mamba2(HeadedMamba, KernelConfig):
     }
 
     norm_before_gate: bool = parameter(False, "normalise, then gate, instead of the other way round")
-
-    def layer(self, index: int) -> Mamba2Layer:
-        return Mamba2Layer(self)
 
 
 class Mamba3State(NamedTuple):
@@ -384,6 +380,7 @@ class Mamba3(HeadedMamba):
     Source: Lahoti et al. (arXiv:2603.15569).
     """
 
+    layer_class = Mamba3Layer
     presets: ClassVar[Presets] = {
         "small": SMALL,
         "recall-16k": {**SMALL, "d_state": 14},
@@ -397,6 +394,3 @@ class Mamba3(HeadedMamba):
     rope_fraction: float = parameter(0.5, "fraction of the state features with rotation", at_least=0, at_most=1)
     outproj_norm: bool = parameter(False, "normalise each head's output before the gate")
     a_activation: Literal["heavy-tail", "softplus"] = parameter("heavy-tail", "function that makes rates positive")
-
-    def layer(self, index: int) -> Mamba3Layer:
-        return Mamba3Layer(self)

@@ -47,16 +47,16 @@ def _positive(x: Tensor) -> Tensor:
 
 
 class MinLayer(RecurrentLayer):
-    """A minGRU (two ``parts``: h~, z) or a minLSTM (three: h~, f, i). State: h ``(batch, inner)``."""
+    """A minGRU (with parts h~, z) or a minLSTM (h~, f, i). State: h ``(batch, inner)``."""
 
     out_name = "to_out"
 
-    def __init__(self, config: MinConfig, parts: int) -> None:
+    def __init__(self, config: MinConfig) -> None:
         super().__init__()
+        parts, self.gates = (3, minlstm_gates) if isinstance(config, MinLSTM) else (2, mingru_gates)
         self.inner = max(1, int(config.expansion * config.d_model + 1e-9))  # 0.57 * 100 is 56.99...
         self.to_gates = nn.Linear(config.d_model, parts * self.inner, bias=False)
         self.to_out = nn.Linear(self.inner, config.d_model, bias=False) if config.expansion != 1 else None
-        self.gates = mingru_gates if parts == 2 else minlstm_gates
 
     def initial_state(self, batch: int) -> Tensor:
         return state_zeros(self.to_gates.weight, batch, self.inner)
@@ -72,6 +72,8 @@ class MinLayer(RecurrentLayer):
 @dataclass(frozen=True)
 class MinConfig(RecurrentConfig):
     """Parameters that minGRU and minLSTM share."""
+
+    layer_class = MinLayer
 
     expansion: float = parameter(1.5, "width of the state, in multiples of d_model", above=0, at_most=64)
 
@@ -90,9 +92,6 @@ class MinGRU(MinConfig):
         "paper": {**PAPER, "mlp_width": 512},
     }
 
-    def layer(self, index: int) -> MinLayer:
-        return MinLayer(self, 2)
-
 
 @registry.register("minlstm")
 @dataclass(frozen=True)
@@ -103,6 +102,3 @@ class MinLSTM(MinConfig):
     """
 
     presets: ClassVar[Presets] = {**MinGRU.presets, "small": {**SMALL, "mlp_width": 40}}
-
-    def layer(self, index: int) -> MinLayer:
-        return MinLayer(self, 3)

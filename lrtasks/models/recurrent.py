@@ -1,8 +1,7 @@
 """Shared parts of the recurrent models: the stack of blocks around a mixer, initial weights, and weight decay.
 
 A layer is a residual block ``x + mixer(norm(x))`` and, with ``mlp``, a second residual block with a gated feed-forward
-map. All these models are causal. A new model subclasses :class:`RecurrentConfig` and defines
-:meth:`RecurrentConfig.layer`.
+map. All these models are causal. A new model subclasses :class:`RecurrentConfig` and names its ``layer_class``.
 """
 
 from __future__ import annotations
@@ -115,9 +114,11 @@ class GatedStack(ModelConfig):
 class RecurrentConfig(GatedStack):
     """A stack of one kind of recurrent mixer, which subclasses choose.
 
-    ``sites`` are the sites of canon layers of a stack with feed-forward maps.
+    ``layer_class`` makes the mixer from the config. ``sites`` are the sites of canon layers of a stack with
+    feed-forward maps.
     """
 
+    layer_class: ClassVar[type[nn.Module]]
     sites: ClassVar[str] = "ACD"
 
     def canon_sites(self) -> str:
@@ -126,7 +127,7 @@ class RecurrentConfig(GatedStack):
 
     def layer(self, index: int) -> nn.Module:
         """Build the mixer of layer ``index`` (from 0), on ``(batch, length, d_model)``."""
-        raise NotImplementedError
+        return self.layer_class(self)
 
     def blocks(self, input: Spec, causal: bool) -> list[nn.Module]:
         self.require_causal(causal)

@@ -137,6 +137,7 @@ class DSS(LongConvConfig):
     Sources: Gupta, Gu and Berant (arXiv:2203.14343), in the form of the DLR paper (arXiv:2212.00768), section 2.1.
     """
 
+    kernel_class = DSSKernel
     presets: ClassVar[Presets] = {
         "small": {**SMALL, **NARROW},
         "paper": {**TABLE_1, **NARROW, "budget.lr": 0.001},
@@ -154,9 +155,6 @@ class DSS(LongConvConfig):
 
     def check(self) -> None:
         self.require_order("dt_min", "dt_max")
-
-    def make_kernel(self, length: int, directions: int) -> DSSKernel:
-        return DSSKernel(self, directions)
 
 
 class S4DKernel(ChannelKernel):
@@ -192,6 +190,7 @@ class S4D(LongConvConfig):
     Source: Gu et al. (arXiv:2206.11893), sections 3 and 4.
     """
 
+    kernel_class = S4DKernel
     presets: ClassVar[Presets] = {
         "small": SMALL,
         # The S4D paper does not run these tasks; here: its layer (N = 64, Δ in [1e-3, 1e-1]), the DLR paper's budget.
@@ -212,6 +211,3 @@ class S4D(LongConvConfig):
             raise UsageError(f"s4d: d_state must be even (conjugate pairs), found {self.d_state}")
         if self.start == "legs" and self.d_state > 4096:
             raise UsageError(f"s4d: d_state must be at most 4096 with start='legs', found {self.d_state}")
-
-    def make_kernel(self, length: int, directions: int) -> S4DKernel:
-        return S4DKernel(self, directions)

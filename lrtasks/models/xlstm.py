@@ -185,6 +185,7 @@ class MLSTM(RecurrentConfig):
     Source: Beck et al. (arXiv:2405.04517), section 2.3.
     """
 
+    layer_class = MLSTMLayer
     presets: ClassVar[Presets] = {
         "small": SMALL,
         "recall-16k": {**SMALL, "heads": 4, "expand": 1.25},
@@ -207,9 +208,6 @@ class MLSTM(RecurrentConfig):
             raise UsageError(
                 f"mlstm: the inner width must be a multiple of {BLOCK}, found {self.inner}; change round_up"
             )
-
-    def layer(self, index: int) -> MLSTMLayer:
-        return MLSTMLayer(self)
 
     @property
     def inner(self) -> int:
