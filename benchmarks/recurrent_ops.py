@@ -23,9 +23,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lrtasks.bench.measure import PeakMemory, run_in_process
+from lrtasks.models import xlstm
 from lrtasks.models.lstm import gru
 from lrtasks.models.ops import decay as decays
-from lrtasks.models.ops import delta_rule, scans, xlstm
+from lrtasks.models.ops import delta_rule, scans
 
 LENGTHS = (4096, 16384)
 KEEP_FREED = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}

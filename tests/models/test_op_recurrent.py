@@ -16,8 +16,8 @@ from parity import check_streaming, gap
 from torch import Tensor
 from torch.nn import functional as F
 
-from lrtasks.models import lstm
-from lrtasks.models.ops import decay, loops, scans, xlstm
+from lrtasks.models import lstm, xlstm
+from lrtasks.models.ops import decay, loops, scans
 from lrtasks.models.ops import delta_rule as delta
 from lrtasks.models.ops.layers import ShortConv
 
