@@ -138,8 +138,8 @@ class RecurrentConfig(GatedStack):
             blocks += self.layer_blocks(self.layer(index), feedforward, self.canon)
         return blocks
 
-    def divided(self, total: int, parts: int, what: str, of: str) -> int:
-        """Return ``total / parts``; raise :class:`UsageError` if it is not a whole number.
+    def divided(self, total: int, parts: int, what: str, of: str, at_least: int = 0) -> int:
+        """Return ``total / parts``; raise :class:`UsageError` if it is not a whole number, or below ``at_least``.
 
         Args:
             what: name of ``parts`` in the message.
@@ -147,6 +147,9 @@ class RecurrentConfig(GatedStack):
         """
         if total % parts:
             raise UsageError(f"{self.name}: {what} must divide {of} ({total}) without a remainder, found {parts}")
+        if total // parts < at_least:
+            limit = f"{of} / {at_least} ({total // at_least})"
+            raise UsageError(f"{self.name}: {what} must be at most {limit}, found {parts}")
         return total // parts
 
 

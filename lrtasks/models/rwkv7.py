@@ -27,7 +27,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lrtasks.config import Presets, parameter
-from lrtasks.errors import UsageError
 from lrtasks.models import registry
 from lrtasks.models.base import PAPER, PAPER_MQAR, SMALL, TRACKING, Block, ResidualBlock, Stack, computed
 from lrtasks.models.ops import fla
@@ -227,8 +226,7 @@ class RWKV7(KernelConfig):
     channel_mixing: bool = parameter(False, "use RWKV's feed-forward map, by default 4 d_model wide, not the gated one")
 
     def check(self) -> None:
-        if self.divided(self.d_model, self.heads, "heads", "d_model") < 2:
-            raise UsageError(f"rwkv7: heads must be at most d_model / 2 ({self.d_model // 2}), found {self.heads}")
+        self.divided(self.d_model, self.heads, "heads", "d_model", at_least=2)
 
     def layer(self, index: int, first: bool | None = None) -> RWKV7Layer:
         """Build the mixer of layer ``index``; ``first``: whether it is the first RWKV-7 layer (by default, index 0)."""

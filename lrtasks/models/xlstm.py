@@ -430,12 +430,6 @@ def _two_maps(x: Tensor, first: Tensor, second: Tensor) -> Tensor:
     return torch.unflatten(torch.unflatten(y, 1, x.shape[:2]).permute(1, 2, 0, 3), -1, (2, -1))
 
 
-def _check_heads(config: MLSTM | SLSTM, width: int, name: str) -> None:
-    """Raise :class:`UsageError` unless each head has at least two channels: the norm of a single one is always 0."""
-    if config.divided(width, config.heads, "heads", name) < 2:
-        raise UsageError(f"{config.name}: heads must be at most {name} / 2 ({width // 2}), found {config.heads}")
-
-
 @registry.register("mlstm")
 @dataclass(frozen=True)
 class MLSTM(RecurrentConfig):
@@ -462,7 +456,8 @@ class MLSTM(RecurrentConfig):
     )
 
     def check(self) -> None:
-        _check_heads(self, self.inner, "the inner width")
+        # the norm of a head with a single channel would always be 0
+        self.divided(self.inner, self.heads, "heads", "the inner width", at_least=2)
         if self.inner % BLOCK:
             raise UsageError(
                 f"mlstm: the inner width must be a multiple of {BLOCK}, found {self.inner}; change round_up"
@@ -494,7 +489,7 @@ class SLSTM(RecurrentConfig):
     conv: bool = parameter(True, "use a short convolution before the input and forget gates")
 
     def check(self) -> None:
-        _check_heads(self, self.d_model, "d_model")
+        self.divided(self.d_model, self.heads, "heads", "d_model", at_least=2)
 
     def layer(self, index: int) -> SLSTMLayer:
         return SLSTMLayer(self, index)
