@@ -1,12 +1,16 @@
-"""Further tests of a trained model: the task at other lengths or with another distribution, or stored samples."""
+"""Further tests of a trained model: the task at other lengths or with another distribution, or stored samples.
+
+A last one tests whether outputs depend on later inputs, which a causal task does not allow.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
+import torch
 from torch import nn
 
 from lrtasks.errors import LostDataError, UsageError, is_lost_worker, with_line
@@ -15,7 +19,7 @@ from lrtasks.evaluation.batches import BatchStream, Replay, held_out
 from lrtasks.evaluation.scoring import BASELINE_BATCHES, baseline_scores
 from lrtasks.generators.base import SPLITS, Task
 from lrtasks.metrics import scaled_score
-from lrtasks.models.base import Backbone
+from lrtasks.models.base import Backbone, takes_mask
 from lrtasks.record import RunRecord, name_of_test_set
 from lrtasks.run_config import RunConfig
 
@@ -27,6 +31,8 @@ SHARE = 4
 """A further test has ``1 / SHARE`` of the test's batches."""
 GENERALISES = 0.9
 """Smallest scaled score with which a length counts for the generalisation length."""
+ROUNDING = 1e-3
+"""Largest change of an output that may be due to rounding in float32, relative to the largest output."""
 
 
 class FurtherTest(NamedTuple):
@@ -119,6 +125,37 @@ def note_summary(task: Task, further: Mapping[str, FurtherTest], record: RunReco
     # if only shorter lengths are reached, none counts: the model fails at its trained length
     record.generalisation_length = reached if reached is not None and reached >= task.input.length else None
     record.steps_to_solve = loop.steps_to_solve(record.curve, task.metric, val_floor)
+
+
+def uses_future(fabric: Fabric, model: nn.Module, task: Task, batches: Replay) -> bool:
+    """Return whether outputs change by more than rounding if only inputs after them change.
+
+    The first batch is compared with a batch in which each sample continues like another sample. The result is also
+    false if the comparison is impossible. This is so for a pooled target, for a single output or sample, and for a
+    model that gives different outputs for the same input.
+    """
+    with closing(Replay(batches.stream, 1, workers=0).load()) as loaded:
+        batch = next(loaded)
+    mask = torch.ones(batch.x.shape[:2], dtype=torch.bool) if batch.mask is None else batch.mask
+    begin, end = task.input.length - task.target.length, int(mask.any(0).nonzero().max()) + 1
+    compared = (end - begin) // 2
+    if task.target.pooled or compared < 1 or len(mask) == 1:
+        return False
+    changed = begin + compared
+    x = batch.x.clone()
+    x[:, changed:] = batch.x.roll(1, 0)[:, changed:]
+    training, masked = model.training, takes_mask(model)
+    given = [loop.to_device(one, fabric.device) for one in (batch, batch, batch._replace(x=x))]
+    model.eval()
+    with torch.no_grad():
+        first, repeated, other = (loop.forward(model, one, masked) for one in given)
+    model.train(training)
+    valid = mask[:, begin:changed].to(first.device)
+    before, again, after = (output[:, :compared][valid] for output in (first, repeated, other))
+    allowed = ROUNDING * float(first.abs().max())
+    if not len(before) or float((again - before).abs().max()) > allowed:
+        return False
+    return float((after - before).abs().max()) > allowed
 
 
 @contextmanager

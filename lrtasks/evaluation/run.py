@@ -24,8 +24,7 @@ from lrtasks.budget import Budget
 from lrtasks.errors import UsageError, first_line, is_lost_worker, is_shortage, with_line
 from lrtasks.evaluation import checkpoint, environment, loop
 from lrtasks.evaluation.batches import Replay, Streams, check_batch, make_streams
-from lrtasks.evaluation.causality import uses_future
-from lrtasks.evaluation.further_tests import FurtherTest, further_tests, note_summary, score_further
+from lrtasks.evaluation.further_tests import FurtherTest, further_tests, note_summary, score_further, uses_future
 from lrtasks.evaluation.scoring import BASELINE_BATCHES, fitted_baselines, score_baselines
 from lrtasks.evaluation.trackers import Trackers, remove_others, track_finished, tracker_names
 from lrtasks.files import held, make_folder, refuse_links, remove_empty, remove_partials
