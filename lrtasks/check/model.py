@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import copy
 import json
-import random
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from lrtasks.check import BrokenContractError, collect
 from lrtasks.errors import UsageError, unknown, with_line
+from lrtasks.evaluation.environment import private_random_numbers
 from lrtasks.models.base import (
     ModelLike,
     ResidualBlock,
@@ -91,7 +89,7 @@ def check_model(
     """
     if dtype not in TOLERANCE:
         raise UsageError(f"check_model: dtype must be torch.float32 or torch.float64, found {dtype}")
-    with _seeded(seed), torch.enable_grad():
+    with private_random_numbers(seed=seed), torch.enable_grad():
         if isinstance(model, nn.Module):
             try:
                 model = copy.deepcopy(model)
@@ -116,7 +114,7 @@ def check_model(
             if causal and not problems:
                 problems = collect(probe, _training_causality)
             if not isinstance(model, nn.Module):
-                with _seeded(seed + 1):
+                with private_random_numbers(seed=seed + 1):
                     problems += collect(probe, _reload)
     if problems:
         name = model if isinstance(model, str) else getattr(model, "__name__", type(model).__name__)
@@ -140,21 +138,6 @@ def _move_from_zero(model: nn.Module) -> None:
     for parameter in model.parameters():
         if parameter.requires_grad and not parameter.any():
             parameter.copy_(0.05 + 0.1 * torch.rand(parameter.shape))
-
-
-@contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """Seed the global random generators, and restore their states afterwards."""
-    python, numpy = random.getstate(), np.random.get_state()
-    try:
-        with torch.random.fork_rng():
-            random.seed(seed)
-            np.random.seed(seed)
-            torch.manual_seed(seed)
-            yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)
 
 
 @dataclass
@@ -441,7 +424,7 @@ def _training_outputs(probe: _Probe) -> Callable[[Tensor], Tensor]:
 
     def output(x: Tensor) -> Tensor:
         probe.model.load_state_dict(state)
-        with _seeded(0):
+        with private_random_numbers(seed=0):
             return probe.outputs(x, " in training mode", training=True).detach()
 
     return output

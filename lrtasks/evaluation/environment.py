@@ -1,4 +1,4 @@
-"""The environment of a run: device, threads, memory, versions and commit."""
+"""The environment of a run: device, threads, random numbers, memory, versions and commit."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import functools
 import gc
 import os
 import platform
+import random
 import resource
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
@@ -35,6 +36,7 @@ DEFAULT_WIDTH = 64
 DENORMAL = 2.0**-130
 """A number below the smallest normal number of float32."""
 
+_ALONE = threading.RLock()
 _LAUNCH = threading.Lock()
 """Fabric replaces methods of torch's DataLoader while it is launched, which two threads must not do at once."""
 for _kind in (np.float32, np.float64):
@@ -91,6 +93,38 @@ def own_threads(fabric: Fabric, config: RunConfig) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def private_random_numbers(devices: Sequence[torch.device] | None = None, *, seed: int | None = None) -> Iterator[None]:
+    """Restore the caller's random states after the block, so that the block does not change the caller's numbers.
+
+    One thread at a time is in such a block: all threads of a process draw from the same random generators.
+
+    Args:
+        devices: devices whose generators the block uses besides the CPU's; by default all GPUs.
+        seed: seed of the generators in the block; ``None`` leaves them as they are.
+    """
+    with _ALONE:
+        state, numpy_state = random.getstate(), np.random.get_state()
+        try:
+            with torch.random.fork_rng(None if devices is None else [one for one in devices if one.type == "cuda"]):
+                if seed is not None:
+                    seed_all(seed)
+                yield
+        finally:
+            random.setstate(state)
+            np.random.set_state(numpy_state)
+
+
+def seed_all(number: int) -> None:
+    """Seed the global random generators of torch, NumPy and Python."""
+    # torch.manual_seed would take a millisecond: it formats the stack for each kind of device that is not in use
+    torch.default_generator.manual_seed(number)
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.manual_seed_all(number)
+    np.random.seed(number & 0xFFFFFFFF)
+    random.seed(number)
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import random
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ from lrtasks.budget import Budget
 from lrtasks.errors import UsageError
 from lrtasks.evaluation import checkpoint
 from lrtasks.evaluation.batches import Loaded, Replay, Streams, load
-from lrtasks.evaluation.environment import flushed_denormals
+from lrtasks.evaluation.environment import flushed_denormals, seed_all
 from lrtasks.evaluation.optimiser import make_loss, make_optimiser, set_rate
 from lrtasks.evaluation.scoring import Scorer
 from lrtasks.generators.base import Task
@@ -361,16 +360,6 @@ def seed_step(seed: int, step: int, rank: int) -> None:
     """Seed all random generators, so that a model's random numbers depend only on seed, step and process."""
     digest = hashlib.blake2b(f"{seed} {step} {rank}".encode(), digest_size=8).digest()
     seed_all(int.from_bytes(digest, "little") >> 1)
-
-
-def seed_all(number: int) -> None:
-    """Seed the global random generators of torch, NumPy and Python."""
-    # torch.manual_seed would take a millisecond: it formats the stack for each kind of device that is not in use
-    torch.default_generator.manual_seed(number)
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        torch.cuda.manual_seed_all(number)
-    np.random.seed(number & 0xFFFFFFFF)
-    random.seed(number)
 
 
 def to_device(batch: Loaded, device: torch.device) -> Loaded:

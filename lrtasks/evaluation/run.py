@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import random
 import sys
-import threading
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,7 +13,6 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -41,7 +38,6 @@ if TYPE_CHECKING:
     from lrtasks.evaluation.fabric import Fabric
 
 PACKAGE = Path(lrtasks.__file__).parent
-_ALONE = threading.RLock()
 
 
 def evaluate(
@@ -125,7 +121,7 @@ def run(
     """Execute one run, or return its record if it is finished; the arguments are those of :func:`evaluate`."""
     tracked = tracker_names(trackers)
     fabric = environment.make_fabric(device, config.budget.precision)
-    with _private_random_numbers(fabric.device), environment.own_threads(fabric, config):
+    with environment.private_random_numbers([fabric.device]), environment.own_threads(fabric, config):
         further = further_tests(config)  # done here so that an impossible length is reported before the run
         streams = make_streams(config, workers, fabric)
         config = replace(config, data_digest=streams.digest)
@@ -215,8 +211,7 @@ def load_model(
         raise UsageError(f"the source of {named} has been edited since the run in {folder}; {hint}")
     if length is not None:
         made = made.at_length(length)
-    with _private_random_numbers(torch.device("cpu")):
-        loop.seed_all(record.seed)
+    with environment.private_random_numbers([], seed=record.seed):
         built = factory.build(made.input, made.target, made.causal)
     if trained:
         _load_weights(built, folder)
@@ -259,7 +254,7 @@ class _Run:
         self.record.digest = self.digest
         self.record.environment = environment.describe_environment()
         with _noting(self.record):
-            loop.seed_all(self.config.seed)
+            environment.seed_all(self.config.seed)
             self.model = self.config.build()
             self.record.model["count"] = parameter_count(self.model)
             self.record.model["state_bytes"] = state_bytes(self.model) if isinstance(self.model, Backbone) else None
@@ -450,22 +445,6 @@ def _locked(fabric: Fabric, folder: Path) -> Iterator[None]:
             yield
     finally:
         remove_empty(folder, folder.parent, *new)
-
-
-@contextmanager
-def _private_random_numbers(device: torch.device) -> Iterator[None]:
-    """Restore the caller's random states after the block, so that the block does not change the caller's numbers.
-
-    One thread at a time is in such a block: all threads of a process draw from the same random generators.
-    """
-    with _ALONE:
-        state, numpy_state = random.getstate(), np.random.get_state()
-        try:
-            with torch.random.fork_rng([device] if device.type == "cuda" else []):
-                yield
-        finally:
-            random.setstate(state)
-            np.random.set_state(numpy_state)
 
 
 @contextmanager
