@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import mean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lrtasks.errors import UsageError
 from lrtasks.progress import clock
 from lrtasks.record import read_record
-from lrtasks.registry import split_preset
 
 if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
 
-    from lrtasks.run_config import RunConfig
     from lrtasks.suite.run import OnChange, SuiteProgress
 
 SYMBOLS = {"waiting": ".", "running": ">", "failed": "x", "diverged": "!", "refused": "-", "elsewhere": "~"}
@@ -67,13 +64,14 @@ def screen(progress: SuiteProgress) -> Group:
 def grid(progress: SuiteProgress) -> Table:
     """Return a table of tasks and models. The longer list makes the rows; rows with unfinished runs come first.
 
-    A cell shows the mean score of the finished seeds, a status symbol, or both.
+    The labels are those of the table of results. A cell shows the mean score of the finished seeds, a status symbol, or
+    both.
     """
     from rich.markup import escape
     from rich.table import Column, Table
 
     cells: dict[tuple[str, str], list[int]] = {}
-    for number, place in enumerate(zip(task_labels(progress.runs), model_labels(progress.runs), strict=True)):
+    for number, place in enumerate(progress.labels):
         cells.setdefault(place, []).append(number)
     rows, columns = (dict.fromkeys(names) for names in zip(*cells, strict=True))
     if turned := len(columns) > len(rows):
@@ -89,42 +87,6 @@ def grid(progress: SuiteProgress) -> Table:
         table.add_row(*line)
     table.caption, table.caption_justify = "  ".join(f"{mark} {name}" for name, mark in SYMBOLS.items()), "left"
     return table
-
-
-def task_labels(runs: Sequence[RunConfig]) -> list[str]:
-    """Return a label for each run: its task, with the task and budget settings that differ between its runs."""
-    tasks = []
-    for run in runs:
-        address = run.task_address or run.task.name
-        preset = split_preset(address)[1]
-        tasks.append((f"{run.task.name}@{preset}" if preset else run.task.name, address))
-    return _labels(
-        tasks, [{name: value for name, value in run.settings.items() if name[:5] != "model"} for run in runs]
-    )
-
-
-def model_labels(runs: Sequence[RunConfig]) -> list[str]:
-    """Return a label for each run: its model, with the settings of the model that differ between its runs."""
-    models = [(run.model.name, run.model.address or run.model.name) for run in runs]
-    return _labels(
-        models, [{name: value for name, value in run.settings.items() if name[:5] == "model"} for run in runs]
-    )
-
-
-def _labels(named: Sequence[tuple[str, str]], given: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a label for each pair of name and address; of two addresses with one name, the label has the address."""
-    counts = Counter(name for name, _ in set(named))
-    values: dict[tuple[str, str], set[str]] = {}  # of a task or model and one of its settings
-    every = dict.fromkeys(name for settings in given for name in settings)
-    for (_, address), settings in zip(named, given, strict=True):
-        for setting in every:
-            values.setdefault((address, setting), set()).add(repr(settings.get(setting)))
-    labels = []
-    for (name, address), settings in zip(named, given, strict=True):
-        varied = [setting for setting in every if setting in settings and len(values[address, setting]) > 1]
-        shown = (f"{setting.split('.')[-1]}={settings[setting]}" for setting in varied)
-        labels.append(" ".join([name if counts[name] == 1 else address, *shown]))
-    return labels
 
 
 def running_lines(progress: SuiteProgress) -> list[str]:

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -21,6 +22,7 @@ from lrtasks.evaluation.environment import DEVICES
 from lrtasks.evaluation.trackers import track_finished, tracker_names
 from lrtasks.files import held, is_held, make_folder, remove_empty
 from lrtasks.record import FILE, FINISHED, LOCK, RunRecord, finished_record, read_record
+from lrtasks.results.settings import cell_of
 from lrtasks.run_config import RunConfig
 from lrtasks.suite.backends import Backend, Began, Failure, Job
 from lrtasks.suite.backends.local import Local
@@ -56,6 +58,16 @@ class SuiteProgress:
         self.records: list[RunRecord | None] = [None] * len(runs)
         self.began: list[float | None] = [None] * len(runs)
         self.seconds: list[float | None] = [None] * len(runs)
+
+    @cached_property
+    def labels(self) -> list[tuple[str, str]]:
+        """Labels of task and model of each run, as in a table (:func:`lrtasks.results.table.arrange`)."""
+        import pandas as pd
+
+        from lrtasks.results.table import by_label
+
+        setups, variants = map(pd.Series, zip(*(cell_of(run.record()) for run in self.runs), strict=True))
+        return list(zip(by_label(setups), by_label(variants, setups), strict=True))
 
     def begin(self, number: int) -> None:
         """Note that a run begins, or begins again."""

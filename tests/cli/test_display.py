@@ -12,6 +12,7 @@ from rich.console import Console
 from lrtasks import models
 from lrtasks.cli.display import change_line, display, grid, running_lines, screen, summary
 from lrtasks.record import RunRecord
+from lrtasks.registry import file_digest
 from lrtasks.run_config import RunConfig
 from lrtasks.suite.run import SuiteProgress
 
@@ -71,16 +72,16 @@ def test_several_seeds_share_a_cell(tmp_path: Path) -> None:
 def test_presets_values_and_files_of_one_name_have_cells_of_their_own(tmp_path: Path) -> None:
     """Presets of one task, values of a model's setting, and models of two files whose name is the same."""
     layer = "import torch\n\ndef Mine(d_model): return torch.nn.Linear(d_model, d_model)\n"
-    for name in ("a", "b[red]"):
-        (tmp_path / f"{name}.py").write_text(layer)
-    files = [f"{tmp_path / name}.py:Mine" for name in ("a", "b[red]")]
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.py").write_text(f"# {name}\n{layer}")
+    files = [f"{tmp_path / name}.py:Mine" for name in ("a", "b")]
     for runs, names in (
-        (configs(["word-problem", "word-problem@a5"], ["dlr"]), ["word-problem", "word-problem@a5"]),
+        (configs(["word-problem", "word-problem@a5"], ["dlr"]), ["word-problem@s3", "word-problem@a5"]),
         (
             [*configs(["shift"], ["dlr"], d_state=8), *configs(["shift"], ["dlr"], d_state=16)],
-            ["d_state=8", "d_state=16"],
+            ["(d_state=8)", "(d_state=16)"],
         ),
-        (configs(["shift"], files), files),
+        (configs(["shift"], files), [f"(source={file_digest(Path(file[:-5]))[:8]})" for file in files]),
     ):
         progress = SuiteProgress(runs, tmp_path)
         for number, score in enumerate((1.0, 0.2)):
@@ -161,5 +162,5 @@ def test_many_models_become_rows(tmp_path: Path) -> None:
     runs = [run for length in (32, 64, 128) for run in configs(["shift"], names, length=length, steps=500)]
     lines = drawn(SuiteProgress(runs, tmp_path))
     assert all(len(line) <= 80 for line in lines)
-    assert lines[0].split() == ["shift", "length=32", "shift", "length=64", "shift", "length=128"]
+    assert lines[0].split() == ["shift", "(length=32)", "shift", "(length=64)", "shift", "(length=128)"]
     assert [line.split() for line in lines[1:20]] == [[name, ".", ".", "."] for name in names]
