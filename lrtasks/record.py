@@ -134,14 +134,7 @@ class RunRecord:
 
         Test scores count only if the run is done: a run can fail after its test, for example in its diagnostics.
         """
-        return None if split == "test" and self.status != "done" else self._finite_score(name, split)
-
-    def score_of(self, test: str) -> float | None:
-        """Return the headline score on ``test`` or a further test, even if the run is not done yet."""
-        return self._finite_score(self.task["metric"], test)
-
-    def _finite_score(self, name: str, test: str) -> float | None:
-        value = self.scores.get(test, {}).get(name)
+        value = None if split == "test" and self.status != "done" else self.scores.get(split, {}).get(name)
         return None if value is None or not math.isfinite(value) else float(value)
 
     def stored_tests(self) -> set[str]:

@@ -110,7 +110,7 @@ def note_summary(task: Task, further: Mapping[str, FurtherTest], record: RunReco
     """Record scaled scores, generalisation length and steps to solve; ``val_floor`` is the floor on validation."""
     lengths = {"test": task.input.length, **{name: test.task.input.length for name, test in further.items()}}
     for name in lengths:
-        score, floor = record.score_of(name), record.floor(name)
+        score, floor = record.scores[name].get(task.metric), record.floor(name)
         record.scaled[name] = None if score is None or floor is None else scaled_score(score, floor)
     reached = None
     # tests that differ from the task only in their length: ``test``, ``4x`` or ``512``, but no stored dataset

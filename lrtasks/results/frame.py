@@ -260,7 +260,7 @@ def _row(folder: Path | None, record: RunRecord) -> dict[str, Any]:
         "candidates": math.prod(map(len, tried.values())) if tried else None,
         "state_bytes": model["state_bytes"],
         "paper": figure.get("paper"),
-        **{f"test.{name}": record.score_of(name) for name in tests},
+        **{f"test.{name}": record.headline(name) for name in tests},
         **{f"scaled.{name}": record.scaled.get(name) for name in tests},
     }
     owned = {"task": task["parameters"], "model": model["parameters"], "budget": record.budget}

@@ -281,6 +281,6 @@ def _tests_of(record: RunRecord) -> Iterator[tuple[int, float, float | None]]:
     """Yield length, score and floor of each test of one trained model, except those on stored datasets."""
     trained, stored = record.task["parameters"]["length"], record.stored_tests()
     for name in (name for name in record.scores if name not in stored):
-        length, score = trained if name == "test" else length_of_test(name, trained), record.score_of(name)
+        length, score = trained if name == "test" else length_of_test(name, trained), record.headline(name)
         if length is not None and score is not None:
             yield length, score, record.floor(name)
