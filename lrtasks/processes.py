@@ -36,7 +36,6 @@ LAST_BYTES = 100_000
 SECONDS_BETWEEN_LOOKS = 0.1
 PRELOADED = (
     "lrtasks.cli.runs",
-    "lrtasks.evaluation.fabric",
     "lrtasks.evaluation.run",
     "lrtasks.results.statistics",
     "lrtasks.results.table",
@@ -177,6 +176,7 @@ def serve(number: int) -> None:
     set_process_defaults()
     for name in PRELOADED:
         importlib.import_module(name)
+    sys.modules["lrtasks.evaluation.environment"].fabric_class()
     with suppress(UsageError):  # an invalid command loads the modules that parse a command
         invalid = ["eval", "--model", "", "--task", ""]
         sys.modules["lrtasks.cli"].make_app(invalid)(args=invalid, standalone_mode=False)

@@ -23,9 +23,10 @@ from quick_runs import TASK
 from toys import droppy
 
 import lrtasks
-import lrtasks.evaluation.fabric  # imported once, before the processes are forked
 from lrtasks.evaluation import loop
+from lrtasks.evaluation.environment import fabric_class
 
+fabric_class()  # imported once, before the processes are forked
 BUDGET = {
     "steps": 40,
     "batch_size": 4,

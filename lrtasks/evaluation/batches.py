@@ -29,8 +29,9 @@ from lrtasks.run_config import RunConfig
 from lrtasks.spec import Batch, misfit
 
 if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
     from lrtasks.data import StoredDataset
-    from lrtasks.evaluation.fabric import Fabric
 
 HELD_OUT_SEED = 0
 """Seed of the validation and test streams; these streams are the same for every run and every seed."""

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from lrtasks.machine import cores, threads_for
 from lrtasks.run_config import RunConfig
 
 if TYPE_CHECKING:
-    from lrtasks.evaluation.fabric import Fabric
+    from lightning_fabric import Fabric
 
 DEVICES = ("auto", "cpu", "cuda")
 DEFAULT_WIDTH = 64
@@ -57,17 +58,34 @@ def chosen_device(device: str) -> torch.device:
     return torch.device(device)
 
 
+@functools.cache
+def fabric_class() -> type[Fabric]:
+    """Import Lightning Fabric at the first call: it imports torch._dynamo, which takes longer than torch.
+
+    Fabric imports torchmetrics to learn its version. torchmetrics loads SciPy's signal processing and matplotlib, which
+    takes as much processor time as loading torch. The import therefore finds nothing but its version, unless it is
+    loaded already.
+    """
+    stand_in = ModuleType("torchmetrics")
+    stand_in.__dict__["__version__"] = metadata.version("torchmetrics")
+    alone = sys.modules.setdefault("torchmetrics", stand_in) is stand_in
+    try:
+        from lightning_fabric import Fabric
+    finally:
+        if alone:
+            del sys.modules["torchmetrics"]
+    return Fabric
+
+
 def make_fabric(device: str, precision: str) -> Fabric:
     """Return Lightning Fabric for one device, or for the processes that ``torchrun`` started.
 
     Raises:
         UsageError: as :func:`chosen_device` does.
     """
-    from lrtasks.evaluation.fabric import Fabric  # imports torch._dynamo, which takes longer than torch
-
     world = int(os.environ.get("WORLD_SIZE", "1"))
     joins = world > 1 and not dist.is_initialized()
-    fabric = Fabric(
+    fabric = fabric_class()(
         accelerator=chosen_device(device).type,
         devices=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
         num_nodes=world // int(os.environ.get("LOCAL_WORLD_SIZE", "1")),

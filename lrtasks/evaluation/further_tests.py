@@ -24,8 +24,9 @@ from lrtasks.record import RunRecord, name_of_test_set
 from lrtasks.run_config import RunConfig
 
 if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
     from lrtasks.data import StoredDataset
-    from lrtasks.evaluation.fabric import Fabric
 
 SHARE = 4
 """A further test has ``1 / SHARE`` of the test's batches."""

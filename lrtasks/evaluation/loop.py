@@ -32,7 +32,7 @@ from lrtasks.run_config import RunConfig
 from lrtasks.spec import IGNORED, Spec
 
 if TYPE_CHECKING:
-    from lrtasks.evaluation.fabric import Fabric
+    from lightning_fabric import Fabric
 
 CHECKPOINT = "checkpoint.pt"
 WEIGHTS = "weights.pt"

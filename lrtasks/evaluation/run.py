@@ -35,7 +35,7 @@ from lrtasks.registry import own_source, split_preset
 from lrtasks.run_config import RunConfig
 
 if TYPE_CHECKING:
-    from lrtasks.evaluation.fabric import Fabric
+    from lightning_fabric import Fabric
 
 PACKAGE = Path(lrtasks.__file__).parent
 
