@@ -82,8 +82,11 @@ def frame(*folders: str | Path) -> pd.DataFrame:
     written by :func:`write_frame` (``.parquet``) can replace the folders of its runs.
 
     Raises:
-        UsageError: for an argument that is no path, for a folder that is missing, or if there is no record.
+        UsageError: without arguments, for an argument that is no path, for a folder that is missing, or if there is no
+            record.
     """
+    if not folders:
+        raise UsageError("frame takes at least one folder, found none")
     for folder in folders:
         if not isinstance(folder, (str, os.PathLike)):
             raise UsageError(f"frame takes folders, each as an argument of its own, found {folder!r}")
