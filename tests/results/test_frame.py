@@ -100,7 +100,7 @@ def test_what_cannot_be_read_is_left_out_with_a_warning(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("arguments", [[["runs"]], [3], [None], []])
 def test_what_is_no_path_is_refused(arguments: list[Any]) -> None:
-    with pytest.raises(UsageError, match="frame takes .* found .+"):
+    with pytest.raises(UsageError, match=r"frame takes .* found .+"):
         frame(*arguments)
 
 
