@@ -202,7 +202,8 @@ class Store:
                 ) from error
             if isinstance(error, FileNotFoundError) and HIDDEN in str(error.filename):
                 raise GenerationError(f"the folder {self.address} was removed while it was written") from error
-            raise UsageError(f"cannot use {self.address}: {error.strerror or error}") from error
+            reason = error.strerror or str(error) or type(error).__name__
+            raise UsageError(f"cannot use {self.address}: {reason}") from error
         except Exception as error:
             if self.root is None and type(error).__module__.split(".")[0] in ("botocore", "aiobotocore", "aiohttp"):
                 raise UsageError(f"cannot use {self.address}: {error}") from error

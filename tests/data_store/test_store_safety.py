@@ -157,6 +157,11 @@ def test_addresses_that_are_not_complete_are_refused(out: str) -> None:
         generate(Shift(16), out, samples=20, workers=1)
 
 
+def test_a_storage_that_does_not_answer_is_named_with_the_reason(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot use .*: TimeoutError"), Store(tmp_path).explained():
+        raise TimeoutError
+
+
 def test_an_empty_address_is_refused() -> None:
     message = "the address of a dataset must be a folder or a URL, found ''"
     with pytest.raises(UsageError, match=message):
