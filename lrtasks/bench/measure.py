@@ -25,7 +25,7 @@ from lrtasks.errors import UsageError, is_shortage, with_line
 from lrtasks.evaluation.environment import flushed_denormals
 from lrtasks.evaluation.optimiser import make_optimiser
 from lrtasks.machine import give_memory_back
-from lrtasks.models.base import Backbone, diagnostics, extra_losses, output_misfit, parameter_count, state_bytes
+from lrtasks.models.base import diagnostics, extra_losses, output_misfit, parameter_count, state_bytes
 from lrtasks.models.factory import ModelFactory, is_registered, model_factory, model_label, model_parameter_names
 from lrtasks.processes import end_with_parent
 from lrtasks.spec import Spec
@@ -108,8 +108,7 @@ class Case:
 def sizes(case: Case) -> dict[str, Any]:
     """Return the number of ``parameters``, and ``state_bytes`` of one sequence (None without a streaming form)."""
     model = case.build()
-    state = state_bytes(model) if isinstance(model, Backbone) else None
-    return {"parameters": parameter_count(model), "state_bytes": state}
+    return {"parameters": parameter_count(model), "state_bytes": state_bytes(model)}
 
 
 def cost(case: Case, phase: Phase, paired: bool) -> dict[str, Any]:

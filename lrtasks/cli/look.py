@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 from contextlib import redirect_stdout
@@ -183,26 +184,27 @@ def _describe(kind: str, name: str, cls: Any) -> dict[str, Any]:
     from lrtasks.papers import named_in
 
     is_config = isinstance(cls, type) and issubclass(cls, Config)
+    doc = (cls.func if isinstance(cls, functools.partial) else cls).__doc__
     return {
         "kind": kind,
         "name": name,
-        "summary": inspect.cleandoc(cls.__doc__ or ""),
+        "summary": inspect.cleandoc(doc or ""),
         "parameters": cls.describe_parameters() if is_config else [],
         "presets": cls.presets if is_config else {},
-        "papers": [{**asdict(paper), "url": paper.url} for paper in named_in(cls.__doc__)],
+        "papers": [{**asdict(paper), "url": paper.url} for paper in named_in(doc)],
     }
 
 
 def _size_at_small(name: str) -> dict[str, Any]:
     """Return parameter count and streaming state of a model at preset ``small`` on shift, or why it cannot be built."""
     from lrtasks.generators.tasks.shift import Shift
-    from lrtasks.models.base import Backbone, parameter_count, state_bytes
+    from lrtasks.models.base import parameter_count, state_bytes
     from lrtasks.run_config import build_model
 
     task = Shift.make(**Shift.preset_values("small")[0])
     try:
         built = build_model(name, task, preset="small")
-        state = state_bytes(built) if isinstance(built, Backbone) else None
+        state = state_bytes(built)
     except Exception as error:  # a model of another package may accept tokens only
         return {"task": task.identity(), "problem": in_one_line(error)}
     return {"task": task.identity(), "parameters": parameter_count(built), "state_bytes": state}

@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from lrtasks.errors import LostDataError, UsageError, is_lost_worker, with_line
 from lrtasks.evaluation import loop
@@ -131,37 +131,43 @@ def note_summary(task: Task, further: Mapping[str, FurtherTest], record: RunReco
 def uses_future(fabric: Fabric, model: nn.Module, task: Task, batches: Replay) -> bool:
     """Return whether outputs change by more than rounding if only inputs after them change.
 
-    The first batch is compared with a batch in which each sample continues like another sample. The result is also
-    false if the comparison is impossible. This is so for a pooled target, for a single output or sample, and for a
-    model that gives different outputs for the same input.
+    The first batch is compared with batches in which each sample continues like another sample from some position on.
+    There are several such positions, since a layer that looks ahead only inside chunks is causal where a chunk ends.
+    The result is also false if the comparison is impossible. This is so for a pooled target, for a single output or
+    sample, and for a model that gives different outputs for the same input.
     """
     with closing(Replay(batches.stream, 1, workers=0).load()) as loaded:
         batch = next(loaded)
     mask = torch.ones(batch.x.shape[:2], dtype=torch.bool) if batch.mask is None else batch.mask
     begin, end = task.input.length - task.target.length, int(mask.any(0).nonzero().max()) + 1
-    compared = (end - begin) // 2
-    if task.target.pooled or compared < 1 or len(mask) == 1:
+    middle = (begin + end) // 2
+    # small chunks do not end at both of two neighbours; large ones, mostly of even length, do not end at an odd number
+    cuts = [cut for cut in (middle - 1, middle, (begin + (end - begin) // 3) | 1) if cut > begin]
+    if task.target.pooled or not cuts or len(mask) == 1:
         return False
-    changed = begin + compared
-    x = batch.x.clone()
-    x[:, changed:] = batch.x.roll(1, 0)[:, changed:]
+    given = [batch, batch]
+    for cut in cuts:
+        given.append(batch._replace(x=batch.x.clone()))
+        given[-1].x[:, cut:] = batch.x.roll(1, 0)[:, cut:]
     training, masked = model.training, takes_mask(model)
-    given = [loop.to_device(one, fabric.device) for one in (batch, batch, batch._replace(x=x))]
     model.eval()
     with torch.no_grad():
-        first, repeated, other = (loop.forward(model, one, masked) for one in given)
+        first, repeated, *others = (loop.forward(model, loop.to_device(one, fabric.device), masked) for one in given)
     model.train(training)
-    valid = mask[:, begin:changed].to(first.device)
-    before, again, after = (output[:, :compared][valid] for output in (first, repeated, other))
     allowed = ROUNDING * float(first.abs().max())
-    if not len(before) or float((again - before).abs().max()) > allowed:
-        return False
-    return float((after - before).abs().max()) > allowed
+
+    def changed(found: Tensor, cut: int) -> bool:
+        """Return whether valid outputs before position ``cut`` differ from the first ones."""
+        gap = (found - first)[:, : cut - begin][mask[:, begin:cut].to(first.device)]
+        return bool((gap.abs() > allowed).any())
+
+    return not changed(repeated, middle) and any(map(changed, others, cuts))
 
 
 @contextmanager
 def _at_specs_of(model: nn.Module, task: Task) -> Iterator[None]:
     """Set the input and target specs of a model of this package to those of ``task`` for the ``with`` block."""
+    model = getattr(model, "_orig_mod", model)
     if not isinstance(model, Backbone):
         yield
         return

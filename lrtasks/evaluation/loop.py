@@ -159,9 +159,9 @@ def train(
                         # after the first step, an extra loss is not finite because training has diverged
                         extra = extra_losses(model, fabric.device, finite=state.step == 0) / len(parts)
                         loss = loss_function(output, part.y, batch.y) + extra
-                        if before is not None and number == 1 and config.model.source:
-                            _check_trained(model, loss, optimiser)
                         fabric.backward(loss)
+                        if state.step == 0 and number == 1 and config.model.source:
+                            _check_trained(model, loss, optimiser)
                     running += loss.detach()
                 if budget.clip:
                     fabric.clip_gradients(wrapped, optimiser, max_norm=budget.clip, error_if_nonfinite=False)
@@ -266,7 +266,11 @@ def _check_unchanged(model: nn.Module, batch: Loaded, state: dict[str, Tensor], 
 
 
 def _check_trained(model: nn.Module, loss: Tensor, optimiser: torch.optim.Optimizer) -> None:
-    """Warn of a user's parameters that no gradient reaches, and of tensors with gradients that are not trained."""
+    """Warn of a user's parameters that no gradient reaches, and of tensors with gradients that are not trained.
+
+    This is called after the backward pass: a function may have a backward pass of its own, which the graph of ``loss``
+    does not show (``torch.utils.checkpoint`` with ``use_reentrant=True``).
+    """
     reached, seen, nodes = list[Tensor](), set[Any](), [loss.grad_fn]
     while nodes:
         node = nodes.pop()
@@ -275,8 +279,9 @@ def _check_trained(model: nn.Module, loss: Tensor, optimiser: torch.optim.Optimi
             nodes += [following for following, _ in node.next_functions]
             if not node.next_functions and hasattr(node, "variable"):
                 reached.append(node.variable)
-    parameters = {id(value): name for name, value in model.named_parameters() if value.requires_grad}
-    idle = [name for key, name in parameters.items() if key not in {id(value) for value in reached}]
+    parameters = {name: value for name, value in model.named_parameters() if value.requires_grad}
+    known = {id(value) for value in reached}
+    idle = [name for name, value in parameters.items() if id(value) not in known and value.grad is None]
     if idle:
         more = f" and {len(idle) - 5} more" if len(idle) > 5 else ""
         warnings.warn(f"in the first step, no gradient reaches {', '.join(idle[:5])}{more}", stacklevel=2)
@@ -290,7 +295,9 @@ def _check_trained(model: nn.Module, loss: Tensor, optimiser: torch.optim.Optimi
 
 
 def _hidden_state(model: nn.Module) -> dict[str, Tensor]:
-    """Return the bytes of numbers, strings and dense tensors that a user's own modules keep outside ``state_dict``.
+    """Return the bytes of the state that a user's own modules keep outside ``state_dict``, by name.
+
+    This state is numbers, strings, dense tensors and torch's random generators.
 
     A tensor with a gradient function is a result of one forward pass, such as an extra loss, not state.
     """
@@ -299,9 +306,13 @@ def _hidden_state(model: nn.Module) -> dict[str, Tensor]:
     for prefix, module in model.named_modules():
         if type(module).__module__.split(".")[0] in ("torch", "lrtasks", "lightning_fabric"):
             continue
+        if f"{prefix}._extra_state".lstrip(".") in kept:
+            continue  # get_extra_state stores what the module needs
         for name, value in {**vars(module), **module._buffers}.items():
             path = f"{prefix}.{name}".lstrip(".")
-            if isinstance(value, Tensor):
+            if isinstance(value, torch.Generator):
+                found[path] = value.get_state()
+            elif isinstance(value, Tensor):
                 if value.grad_fn is None and value.layout == torch.strided and path not in kept:
                     plain = value.detach().resolve_conj().resolve_neg().flatten()
                     # a column of a matrix has gaps between its numbers, which its bytes must not have

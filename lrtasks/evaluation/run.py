@@ -28,7 +28,7 @@ from lrtasks.files import held, make_folder, refuse_links, remove_empty, remove_
 from lrtasks.generators.base import Task, registry, share_among
 from lrtasks.generators.baselines import Baseline
 from lrtasks.models import registry as model_registry
-from lrtasks.models.base import Backbone, ModelLike, diagnostics, parameter_count, state_bytes
+from lrtasks.models.base import ModelLike, diagnostics, parameter_count, state_bytes
 from lrtasks.models.factory import model_factory
 from lrtasks.record import ANALYSIS, FILE, LOCK, NOT_CAUSAL, PANEL, RunRecord, finished_record, read_record
 from lrtasks.registry import own_source, split_preset
@@ -257,7 +257,7 @@ class _Run:
             environment.seed_all(self.config.seed)
             self.model = self.config.build()
             self.record.model["count"] = parameter_count(self.model)
-            self.record.model["state_bytes"] = state_bytes(self.model) if isinstance(self.model, Backbone) else None
+            self.record.model["state_bytes"] = state_bytes(self.model)
             self.trackers = Trackers(self.tracked if self.writes else (), self.folder, self.record)
             if self.fabric.device.type == "cuda":
                 torch.cuda.reset_peak_memory_stats(self.fabric.device)

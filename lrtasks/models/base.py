@@ -546,13 +546,17 @@ def parameter_count(model: nn.Module) -> int:
 
 
 @torch.no_grad()
-def state_bytes(model: Backbone) -> int | None:
+def state_bytes(model: nn.Module) -> int | None:
     """Return the bytes that the streaming form keeps per sequence at the end of the input; None if no such form works.
+
+    Only a :class:`Backbone` has such a form here, also if it is compiled.
 
     The size is measured, except for caches that grow and declare their size (``cache_bytes``). Tensors whose size does
     not depend on the batch (coefficients computed once) are not counted.
     """
-    training = model.training
+    model, training = getattr(model, "_orig_mod", model), model.training
+    if not isinstance(model, Backbone):
+        return None
     try:
         return _state_at_end(model.eval())
     except Exception:  # a user's module may use these names for something else; ``check_model`` says what fails
@@ -601,6 +605,8 @@ def _bytes(state: Any, around: tuple[int, ...] = ()) -> int:
         parts = state
     elif dataclasses.is_dataclass(state):  # it may have slots
         parts = [getattr(state, field.name) for field in dataclasses.fields(state)]
-    elif hasattr(state, "__dict__") and not isinstance(state, type):
-        parts = vars(state).values()
+    elif not isinstance(state, type):
+        declared = (vars(cls).get("__slots__", ()) for cls in type(state).__mro__)
+        slots = {name for names in declared for name in ([names] if isinstance(names, str) else names)} - {"__dict__"}
+        parts = [*getattr(state, "__dict__", {}).values(), *(getattr(state, name, None) for name in slots)]
     return 0 if id(state) in around else sum(_bytes(part, (*around, id(state))) for part in parts)

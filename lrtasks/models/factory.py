@@ -131,7 +131,7 @@ def describe_parameters(model: ModelLike) -> list[dict[str, Any]] | None:
     first = _first(target)
     if first not in (["d_model"], ["input", "target"]) or first[0] not in inspect.signature(target).parameters:
         return None
-    own = _own_arguments(target)
+    own = own_arguments(target)
     entries = MixerStack.describe_parameters() if first == ["d_model"] else []
     entries = [entry for entry in entries if entry["name"] not in own]
     for argument in (each for each in own.values() if each.kind is not each.VAR_POSITIONAL):
@@ -148,7 +148,7 @@ def describe_parameters(model: ModelLike) -> list[dict[str, Any]] | None:
     return entries
 
 
-def _own_arguments(target: Any) -> dict[str, inspect.Parameter]:
+def own_arguments(target: Any) -> dict[str, inspect.Parameter]:
     """Return the arguments of a user's class or function that the user sets, by name."""
     arguments = inspect.signature(target).parameters
     return {name: each for name, each in arguments.items() if name not in (*_first(target), "causal")}
@@ -223,7 +223,7 @@ def _own_mixer(target: Any, label: str, parameters: dict[str, Any]) -> Callable[
 
     A parameter of the stack goes to the stack, unless the mixer has an argument of this name.
     """
-    of_mixer, names = dict(parameters), {*MixerStack.parameter_names()} - {*_own_arguments(target)}
+    of_mixer, names = dict(parameters), {*MixerStack.parameter_names()} - {*own_arguments(target)}
     of_stack = {key: of_mixer.pop(key) for key in parameters if key in names}
     config = stack_of(target, of_mixer, MixerStack, label)(**of_stack)
     return lambda input, output, causal: config.build(input, output, causal=causal)
@@ -251,14 +251,11 @@ def own_mixer(target: Any, d_model: int, causal: bool, parameters: Mapping[str, 
     """
     if _first(target) != ["d_model"]:
         raise UsageError(f"a mixer of your own must have the form MIXER(d_model, ...), found {target!r}")
-    mixer = _called(target, parameters, causal, d_model)
-    mixer.register_forward_hook(_require_like_input)
-    return _OwnMixer(mixer)
+    return _OwnMixer(_called(target, parameters, causal, d_model))
 
 
-def _require_like_input(mixer: nn.Module, given: tuple[Any, ...], output: Any) -> None:
+def _require_like_input(mixer: nn.Module, x: Tensor, output: Any) -> None:
     """Raise :class:`UsageError` if a mixer's output has a wrong shape or type; torch would report a failed addition."""
-    x = given[0]
 
     def described(value: Any) -> str:
         if not isinstance(value, Tensor):
@@ -280,7 +277,9 @@ class _OwnMixer(nn.Module):
         self.mixer, self.masked = mixer, takes_mask(mixer)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        return self.mixer(x, mask=mask) if self.masked else self.mixer(hide(x, mask))
+        y: Tensor = self.mixer(x, mask=mask) if self.masked else self.mixer(hide(x, mask))
+        _require_like_input(self.mixer, x, y)
+        return y
 
     def initial_state(self, batch: int) -> Any:
         return streaming(self.mixer).initial_state(batch)

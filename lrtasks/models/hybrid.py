@@ -28,7 +28,7 @@ from lrtasks.errors import UsageError, unknown
 from lrtasks.models import registry
 from lrtasks.models.attention import Transformer, TransformerLike
 from lrtasks.models.base import PAPER, SMALL, ModelConfig
-from lrtasks.models.factory import stack_of
+from lrtasks.models.factory import own_arguments, stack_of
 from lrtasks.models.ops.layers import Recurrent, ShortConv, check_canon
 from lrtasks.models.recurrent import GatedStack, RecurrentConfig
 from lrtasks.models.rwkv7 import RWKV7, RWKV7Stack
@@ -238,7 +238,8 @@ class Hybrid(GatedStack):
             raise UsageError(f"{self.name}: {_label(name)}.expansion has no effect; set mlp_width of the whole stack")
         shared: dict[str, Any] = {key: getattr(self, key) for key in STACK}
         if not (isinstance(cls, type) and issubclass(cls, ModelConfig)):
-            shared |= {key: own.pop(key) for key in STACK if key in own}
+            taken_by_class = own_arguments(cls)
+            shared |= {key: own.pop(key) for key in STACK if key in own and key not in taken_by_class}
             return stack_of(cls, own)(**shared)
         if issubclass(cls, RecurrentConfig):
             sites = "".join(site for site in self.canon if site in cls.sites)

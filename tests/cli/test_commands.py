@@ -103,6 +103,16 @@ def test_describe_a_task(command: Command) -> None:
         assert word in text
 
 
+def test_describe_a_partial_class(command: Command, tmp_path: Path) -> None:
+    file = tmp_path / "layers.py"
+    file.write_text(
+        "import functools\nfrom torch import nn\n"
+        'class Own(nn.Module):\n    """A layer of mine."""\n    def __init__(self, d_model, size):\n        pass\n'
+        "half = functools.partial(Own, size=2)\n"
+    )
+    assert json.loads(command("describe", f"{file}:half", "--json").out)["summary"] == "A layer of mine."
+
+
 def test_describe_a_task_at_a_preset(command: Command) -> None:
     found = json.loads(command("describe", "word-problem@a5", "--json").out)
     assert (found["kind"], found["name"], list(found["presets"])) == ("task", "word-problem@a5", ["a5"])

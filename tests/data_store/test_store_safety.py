@@ -158,7 +158,7 @@ def test_addresses_that_are_not_complete_are_refused(out: str) -> None:
 
 
 def test_a_storage_that_does_not_answer_is_named_with_the_reason(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot use .*: TimeoutError"), Store(tmp_path).explained():
+    with pytest.raises(UsageError, match=r"cannot use .*: TimeoutError"), Store(tmp_path).explained():
         raise TimeoutError
 
 

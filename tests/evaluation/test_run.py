@@ -161,10 +161,10 @@ def test_held_out_streams_are_the_same_for_every_seed(tmp_path: Path, monkeypatc
 
         monkeypatch.setattr(loop, "forward", spy)
         run(plain, tmp_path, seed=seed, budget={"steps": 4, **OWN_LENGTHS})
-    # four training batches, two of validation, three of test, one of each further test, three passes of one batch
+    # four training batches, two of validation, three of test, one of each further test, five passes of one batch
     # that show whether the model is causal
     alike = [torch.equal(one, other) for one, other in zip(seen[0], seen[1], strict=True)]
-    assert alike == [False] * 4 + [True] * (5 + 3 + 3)
+    assert alike == [False] * 4 + [True] * (5 + 3 + 5)
 
 
 def test_floors_are_those_of_the_test_stream_and_a_run_stops_by_that_of_validation(

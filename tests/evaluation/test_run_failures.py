@@ -12,6 +12,7 @@ import pytest
 import torch
 from quick_runs import TASK, folders, outcome, run
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from toys import Labels, Net, plain
 
 import lrtasks
@@ -224,6 +225,37 @@ def test_state_outside_the_state_dict_is_warned_of(tmp_path: Path) -> None:
     assert any("(calls)" in note for note in record.notes)
 
 
+def test_a_random_generator_is_state(tmp_path: Path) -> None:
+    class Noisy(Net):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            self.noise = torch.Generator().manual_seed(0)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x + torch.randn(x.shape, generator=self.noise))
+
+    with pytest.warns(UserWarning, match=r"state outside state_dict\(\) changed in a forward pass \(noise\)"):
+        run(Noisy, tmp_path)
+
+
+def test_extra_state_is_in_the_state_dict(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    class Counting(Net):
+        calls = 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            return super().forward(x)
+
+        def get_extra_state(self) -> int:
+            return self.calls
+
+        def set_extra_state(self, state: int) -> None:
+            self.calls = state
+
+    assert run(Counting, tmp_path).status == "done"
+    assert not recwarn.list
+
+
 def test_state_may_be_a_column_of_a_matrix(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
     class WithColumns(Net):
         def __init__(self, *arguments: Any) -> None:
@@ -324,6 +356,17 @@ def test_weights_that_are_not_trained_are_warned_of(tmp_path: Path) -> None:
         assert "not parameters of the model" in run(InForward, tmp_path).notes[0]
 
 
+def test_weights_in_a_backward_pass_of_its_own_are_reached(tmp_path: Path) -> None:
+    class Reentrant(nn.Linear):
+        def __init__(self, d_model: int) -> None:
+            super().__init__(d_model, d_model)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return checkpoint(super().forward, x, use_reentrant=x.requires_grad)
+
+    assert run(Reentrant, tmp_path).notes == []
+
+
 class Averaging(nn.Module):
     """A mixer that sees the future, if ``ahead`` is true."""
 
@@ -341,6 +384,16 @@ def test_a_model_that_sees_the_future_is_warned_of(task: str, tmp_path: Path) ->
     with pytest.warns(UserWarning, match="the model is not causal, but the task is"):
         assert any("not causal" in note for note in run(Averaging, tmp_path, made).notes)
     assert not any("not causal" in note for note in run(Averaging, tmp_path, made, hyper={"ahead": False}).notes)
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 16])
+def test_a_model_that_sees_the_future_inside_chunks_is_warned_of(size: int, tmp_path: Path) -> None:
+    class Chunks(Averaging):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.cat([Averaging.forward(self, part) for part in x.split(size, 1)], 1)
+
+    with pytest.warns(UserWarning, match="the model is not causal, but the task is"):
+        run(Chunks, tmp_path, lrtasks.make("cumsum", length=64))
 
 
 def test_nothing_can_come_after_a_pooled_output(tmp_path: Path) -> None:

@@ -43,6 +43,27 @@ def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert outcome(run(droppy, tmp_path)) == outcome(run(droppy, tmp_path / "unbroken"))
 
 
+class Routed(nn.Module):
+    """A whole model that uses one map in its first steps, and another one later."""
+
+    def __init__(self, input: Any, target: Any) -> None:
+        super().__init__()
+        self.maps = nn.ModuleList(nn.Linear(input.width, target.width) for _ in range(2))
+        self.register_buffer("calls", torch.tensor(0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += self.training
+        used: torch.Tensor = self.maps[int(self.calls > 2)](x)
+        return used
+
+
+def test_the_first_step_of_a_resumed_process_is_not_that_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    half_way(tmp_path, monkeypatch, Routed)
+    assert outcome(run(Routed, tmp_path)) == outcome(run(Routed, tmp_path / "unbroken"))
+
+
 def test_a_resumed_run_records_the_peak_memory_of_its_earlier_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

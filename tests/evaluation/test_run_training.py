@@ -208,9 +208,9 @@ def test_evaluation_mode_is_left_again(tmp_path: Path) -> None:
             return super().forward(x)
 
     run(Watching(TASK.input, TASK.target), tmp_path, budget={"steps": 8, **OWN_LENGTHS})
-    # two evaluations of two batches each, then the test's three batches and one batch of each further test, and three
+    # two evaluations of two batches each, then the test's three batches and one batch of each further test, and five
     # passes of one batch that show whether the model is causal
-    assert modes == [True] * 4 + [False] * 2 + [True] * 4 + [False] * 2 + [False] * (3 + len(TASK.tests()) + 3)
+    assert modes == [True] * 4 + [False] * 2 + [True] * 4 + [False] * 2 + [False] * (3 + len(TASK.tests()) + 5)
 
 
 def test_the_padding_mask_reaches_models_that_take_it(tmp_path: Path) -> None:

@@ -501,6 +501,41 @@ class Unmasked(nn.Module):
         return self.linear(state + x), state + x
 
 
+class Slotted:
+    __slots__ = ("sum",)
+
+    def __init__(self, sum: Tensor) -> None:
+        self.sum = sum
+
+
+def test_a_state_may_be_an_object_with_slots() -> None:
+    class InSlots(Unmasked):
+        def initial_state(self, batch: int) -> Any:
+            return Slotted(super().initial_state(batch))
+
+        def step(self, x: Tensor, state: Any) -> tuple[Tensor, Any]:
+            y, total = super().step(x, state.sum)
+            return y, Slotted(total)
+
+    assert state_bytes(built(InSlots, d_model=8, layers=2)) == 2 * 8 * 4
+
+
+def test_a_compiled_stack_has_a_state_and_other_lengths(tmp_path: Path) -> None:
+    task = lrtasks.make("cumsum", length=16)
+    model = torch.compile(lrtasks.build_model("lstm", task, d_model=4), backend="eager")
+    record = lrtasks.evaluate(model, task, budget={**BUDGET, "test_lengths": (24,)}, out=tmp_path, quiet=True)
+    assert (record.model["state_bytes"], record.notes) == (2 * 4 * 4, [])
+    assert "r2" in record.scores["24"]
+
+
+def test_a_scripted_mixer_is_trained(tmp_path: Path) -> None:
+    def scripted(d_model: int) -> nn.Module:
+        return torch.jit.script(nn.Linear(d_model, d_model))
+
+    lrtasks.check_model(scripted, input=TASK.input, target=TASK.target, d_model=4)
+    assert lrtasks.evaluate(scripted, TASK, budget=BUDGET, out=tmp_path, quiet=True).status == "done"
+
+
 def test_a_mixer_without_mask_keeps_its_streaming_form() -> None:
     model = lrtasks.build_model(Unmasked, lrtasks.make("cumsum", length=16), d_model=8, layers=2)
     assert state_bytes(model) == 2 * 8 * 4  # two layers of float32

@@ -236,6 +236,15 @@ def test_extra_losses_and_parameter_options_are_those_of_the_layers() -> None:
     assert any(hasattr(module, "extra_losses") for module in model.modules())
 
 
+def test_an_own_argument_has_precedence_over_a_parameter_of_the_stack(own: Path) -> None:
+    own.write_text(
+        OWN.replace("width=3", "width=3, dropout=0.0").replace("()\n", "()\n        self.rate = dropout\n", 1)
+    )
+    layers = f"{own}:MyMixer:1"
+    (block,) = built(layers, **{"mlp": False, "MyMixer.dropout": 0.5}).blocks
+    assert (block.mixer.mixer.rate, block.dropout.p) == (0.5, 0)
+
+
 def test_mixers_of_the_users(own: Path) -> None:
     layers = f"gla:1,{own}:MyMixer:2"
     hyper = {"gla.heads": 2, "MyMixer.width": 5}
