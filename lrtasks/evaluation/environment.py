@@ -38,6 +38,7 @@ DENORMAL = 2.0**-130
 """A number below the smallest normal number of float32."""
 
 _ALONE = threading.RLock()
+"""Held in each block of :func:`private_random_numbers`."""
 _LAUNCH = threading.Lock()
 """Fabric replaces methods of torch's DataLoader while it is launched, which two threads must not do at once."""
 for _kind in (np.float32, np.float64):

@@ -1,6 +1,6 @@
 """Further tests of a trained model: the task at other lengths or with another distribution, or stored samples.
 
-A last one tests whether outputs depend on later inputs, which a causal task does not allow.
+One more test asks whether outputs depend on later inputs, which a causal task does not allow.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lrtasks.evaluation.batches import BatchStream, Replay, held_out
 from lrtasks.evaluation.scoring import BASELINE_BATCHES, baseline_scores
 from lrtasks.generators.base import SPLITS, Task
 from lrtasks.metrics import scaled_score
-from lrtasks.models.base import Backbone, takes_mask
+from lrtasks.models.base import Backbone, takes_mask, uncompiled
 from lrtasks.record import RunRecord, name_of_test_set
 from lrtasks.run_config import RunConfig
 
@@ -141,7 +141,7 @@ def uses_future(fabric: Fabric, model: nn.Module, task: Task, batches: Replay) -
     mask = torch.ones(batch.x.shape[:2], dtype=torch.bool) if batch.mask is None else batch.mask
     begin, end = task.input.length - task.target.length, int(mask.any(0).nonzero().max()) + 1
     middle = (begin + end) // 2
-    # small chunks do not end at both of two neighbours; large ones, mostly of even length, do not end at an odd number
+    # chunks do not end at both of two neighbouring positions, and chunks of even length do not end at an odd position
     cuts = [cut for cut in (middle - 1, middle, (begin + (end - begin) // 3) | 1) if cut > begin]
     if task.target.pooled or not cuts or len(mask) == 1:
         return False
@@ -167,7 +167,7 @@ def uses_future(fabric: Fabric, model: nn.Module, task: Task, batches: Replay) -
 @contextmanager
 def _at_specs_of(model: nn.Module, task: Task) -> Iterator[None]:
     """Set the input and target specs of a model of this package to those of ``task`` for the ``with`` block."""
-    model = getattr(model, "_orig_mod", model)
+    model = uncompiled(model)
     if not isinstance(model, Backbone):
         yield
         return

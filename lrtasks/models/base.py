@@ -409,11 +409,16 @@ class ModelConfig(Config):
         return model
 
 
+def uncompiled(model: nn.Module) -> nn.Module:
+    """Return the module that ``torch.compile`` wrapped, or ``model`` itself."""
+    original: nn.Module = getattr(model, "_orig_mod", model)
+    return original
+
+
 def takes_mask(model: nn.Module) -> bool:
-    """Return whether ``model`` accepts a padding mask; for a compiled model, check the original module."""
-    source = getattr(model, "_orig_mod", model)
+    """Return whether ``model`` accepts a padding mask."""
     try:
-        return "mask" in inspect.signature(source.forward).parameters
+        return "mask" in inspect.signature(uncompiled(model).forward).parameters
     except ValueError:  # the copy of a scripted module has no signature
         return False
 
@@ -554,7 +559,7 @@ def state_bytes(model: nn.Module) -> int | None:
     The size is measured, except for caches that grow and declare their size (``cache_bytes``). Tensors whose size does
     not depend on the batch (coefficients computed once) are not counted.
     """
-    model, training = getattr(model, "_orig_mod", model), model.training
+    model, training = uncompiled(model), model.training
     if not isinstance(model, Backbone):
         return None
     try:

@@ -72,14 +72,19 @@ def test_several_seeds_share_a_cell(tmp_path: Path) -> None:
 def test_presets_values_and_files_of_one_name_have_cells_of_their_own(tmp_path: Path) -> None:
     """Presets of one task, values of a model's setting, and models of two files whose name is the same."""
     layer = "import torch\n\ndef Mine(d_model): return torch.nn.Linear(d_model, d_model)\n"
-    for name in ("a", "b"):
+    for name in ("a", "b[red]"):
         (tmp_path / f"{name}.py").write_text(f"# {name}\n{layer}")
-    files = [f"{tmp_path / name}.py:Mine" for name in ("a", "b")]
+    files = [f"{tmp_path / name}.py:Mine" for name in ("a", "b[red]")]
+    stacks = [f"{files[1]}:{layers}" for layers in (1, 2)]
     for runs, names in (
         (configs(["word-problem", "word-problem@a5"], ["dlr"]), ["word-problem@s3", "word-problem@a5"]),
         (
             [*configs(["shift"], ["dlr"], d_state=8), *configs(["shift"], ["dlr"], d_state=16)],
             ["(d_state=8)", "(d_state=16)"],
+        ),
+        (
+            [one for stack in stacks for one in configs(["shift"], ["hybrid"], layers=stack)],
+            [f"(layers={stack})" for stack in stacks],
         ),
         (configs(["shift"], files), [f"(source={file_digest(Path(file[:-5]))[:8]})" for file in files]),
     ):
