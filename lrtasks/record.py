@@ -25,6 +25,8 @@ ANALYSIS = "analysis"
 """Folder in a run's folder for the figures of ``lrtasks analyze``."""
 PANEL = "predictions.png"
 """File that a run of an image task writes: a few images with their targets and predictions."""
+LOG = "log.txt"
+"""File in the folder of a failed run of a suite with the standard error of its process."""
 STATUSES = ("running", "interrupted", "done", "diverged", "failed")
 FINISHED = ("done", "diverged")
 """Statuses of runs that need no more work."""
@@ -413,7 +415,7 @@ def _problem(content: dict[str, Any]) -> str | None:
     form = {name: _FORMS[name] for name in [*required, *content]}
     # ``cost`` is empty if the run was not timed, ``selection`` if no settings were selected
     form |= {name: dict for name in ("cost", "selection") if not content.get(name)}
-    if problem := _misfit({"cost": {}, "selection": {}, **content}, form):
+    if problem := mismatch({"cost": {}, "selection": {}, **content}, form):
         return f"it{problem}" if problem[0] == " " else problem[1:]
     version = content.get("environment", {}).get("lrtasks")
     if not isinstance(version, str | None):
@@ -426,8 +428,8 @@ def _problem(content: dict[str, Any]) -> str | None:
     return None
 
 
-def _misfit(value: Any, form: Any) -> str | None:
-    """Return where and why a value does not match a form (:data:`_FORMS`), or ``None`` if it matches."""
+def mismatch(value: Any, form: Any) -> str | None:
+    """Return where and why a value does not match a form (such as :data:`_FORMS`), or ``None`` if it matches."""
     if not isinstance(form, dict | list):
         return None if isinstance(value, form) else f" must be {getattr(form, '__name__', form)}, found {value!r}"
     if not isinstance(value, type(form)):
@@ -440,7 +442,7 @@ def _misfit(value: Any, form: Any) -> str | None:
         wanted = form[0] if isinstance(form, list) else form.get(name, form.get(None, object))
         if wanted is _NUMBER and type(entry) is float:  # a short cut for most values of a record
             continue
-        if problem := _misfit(entry, wanted):
+        if problem := mismatch(entry, wanted):
             return f".{name}{problem}"
     return None
 

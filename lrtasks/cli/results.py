@@ -110,7 +110,8 @@ def compare(
         raise UsageError(f"--published needs the word published as B, found {b!r}")
     else:
         if all(are_folders):
-            sides = [(word, read_frame([Path(word)])) for word in (a, b)]
+            read = {word: read_frame([Path(word)]) for word in dict.fromkeys((a, b))}
+            sides = [(word, read[word]) for word in (a, b)]
         elif any(are_folders):
             folder, name = (a, b) if are_folders[0] else (b, a)
             takes = "compare takes two models or two folders"

@@ -220,7 +220,9 @@ def _require_lossless(column: Column, values: Any, indices: Sequence[int]) -> No
             else:
                 with np.errstate(all="ignore"):  # the comparison finds what overflows
                     stored = entry.astype(column.dtype)
-                fits = bool(np.all((stored == entry) | ((stored != stored) & (entry != entry))))  # NaN stays NaN
+                    again = stored.astype(entry.dtype)  # a comparison alone would round the entry, too
+                same = (stored == entry) & (again == entry)
+                fits = bool(np.all(same | ((stored != stored) & (entry != entry))))  # NaN stays NaN
             fits = fits and (entry.ndim == axes or (not entry.size and 0 < entry.ndim < axes))
         except (ValueError, TypeError, OverflowError):  # ragged lists, None, whole numbers of more than 64 bits
             fits = False

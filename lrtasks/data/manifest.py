@@ -16,11 +16,25 @@ from typing import Any
 from lrtasks.data.columns import Column
 from lrtasks.data.store import HIDDEN, Store
 from lrtasks.errors import UsageError
+from lrtasks.generators.base import SPLITS
+from lrtasks.record import mismatch
 
 SCHEMA = 1
 MANIFEST = "manifest.json"
 PLAN = f"{HIDDEN}/plan.json"
 """File that holds the request; it is written before the first shard and stays."""
+
+_FORM: dict[str, Any] = {
+    **dict.fromkeys(("task", "format"), str),
+    **dict.fromkeys(("version", "seed", "shard_size"), int),
+    "parameters": dict,
+    "counts": dict.fromkeys(SPLITS, int),
+    "columns": [dict.fromkeys(("name", "role", "kind", "dtype"), str)],
+    "shards": [{"split": str, "first": int, "samples": int, "files": {None: str}}],
+    "replaced": list,
+    "versions": {None: str},
+}
+"""Types of the fields of a manifest, for :func:`lrtasks.record.mismatch`."""
 
 
 @dataclass(frozen=True)
@@ -124,9 +138,18 @@ def read_manifest(store: Store) -> Manifest:
             raise UsageError(f"{where} has schema {schema!r}; this version of lrtasks reads schema {SCHEMA}")
         if digest != _digest(content):
             raise UsageError(f"{where} was changed after it was written: its content does not match its sha256")
+        if problem := mismatch(content, _FORM):
+            raise ValueError(problem.lstrip(". "))
         content["columns"] = tuple(Column.from_json(entry) for entry in content["columns"])
         content["shards"] = tuple(Shard(**entry) for entry in content["shards"])
-        return Manifest(**{**content, "replaced": tuple(content["replaced"])})
+        manifest = Manifest(**{**content, "replaced": tuple(content["replaced"])})
+        for split, count in manifest.counts.items():
+            shards = [shard for shard in manifest.shards if shard.split == split]
+            if [*(shard.first for shard in shards), count] != [0, *(shard.indices.stop for shard in shards)]:
+                raise ValueError(f"the shards of {split} do not hold its {count} samples")
+            if manifest.format == "parquet" and any(len(shard.files) != 1 for shard in shards):
+                raise ValueError(f"each shard of {split} must have one file")
+        return manifest
     except UsageError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:

@@ -103,7 +103,7 @@ class Store:
         if self.root is None:
             return self._fs.open(self._remote(name), "rb")
         path = self.root / name
-        if path.exists() and not path.is_file():
+        if os.path.lexists(path) and not path.is_file():  # a link may lead to itself
             raise UsageError(f"{path} is not a regular file")
         return path.open("rb")
 

@@ -30,7 +30,7 @@ from lrtasks.generators.baselines import Baseline
 from lrtasks.models import registry as model_registry
 from lrtasks.models.base import ModelLike, diagnostics, parameter_count, state_bytes
 from lrtasks.models.factory import model_factory
-from lrtasks.record import ANALYSIS, FILE, LOCK, NOT_CAUSAL, PANEL, RunRecord, finished_record, read_record
+from lrtasks.record import ANALYSIS, FILE, LOCK, LOG, NOT_CAUSAL, PANEL, RunRecord, finished_record, read_record
 from lrtasks.registry import own_source, split_preset
 from lrtasks.run_config import RunConfig
 
@@ -292,7 +292,8 @@ class _Run:
             finally:
                 self.trackers.close()
         if self.writes:
-            (self.folder / loop.CHECKPOINT).unlink(missing_ok=True)
+            for name in (loop.CHECKPOINT, LOG):
+                (self.folder / name).unlink(missing_ok=True)
         return self.record
 
     def _is_interrupted(self) -> bool:

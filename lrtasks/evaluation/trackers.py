@@ -113,7 +113,12 @@ def track_finished(names: Iterable[str], folder: Path, record: RunRecord) -> Non
     """Write the trackers that a finished run does not have yet."""
     missing = [name for name in names if not (folder / name).exists()]
     if missing:
-        Trackers(missing, folder, record).finish(record)
+        trackers = Trackers(missing, folder, record)
+        try:
+            trackers.finish(record)
+        except BaseException:  # a full disk, or Ctrl-C: the next call would find the folders and keep them
+            trackers.discard()
+            raise
 
 
 def remove_others(names: Iterable[str], folder: Path) -> None:

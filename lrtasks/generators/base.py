@@ -522,8 +522,12 @@ def columns(details: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def column(values: Sequence[Any]) -> Any:
     """Return one value per sample as an array; if the shapes differ, return the sequence ``values`` unchanged."""
-    shapes = {np.shape(value) for value in values}
-    return np.asarray(values) if len(shapes) == 1 else values
+    if len({np.shape(value) for value in values}) != 1:
+        return values
+    array = np.asarray(values)
+    # NumPy rounds whole numbers above 2^63 beside smaller ones
+    rounded = array.dtype.kind == "f" and all(isinstance(value, int | np.integer) for value in values)
+    return np.asarray(values, object) if rounded else array
 
 
 def budget(**settings: Any) -> dict[str, Any]:

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from lrtasks.config import Config, parameter
 from lrtasks.errors import UsageError
@@ -297,7 +297,9 @@ def recomputed(block: nn.Module, by: Callable[..., Any], *given: Any) -> Any:
         finally:
             after.restore()
 
-    return checkpoint(by, block, *given, use_reentrant=False, context_fn=lambda: (nullcontext(), as_before()))
+    # torch stops the second computation early by an exception, which TorchScript makes an error
+    with set_checkpoint_early_stop(not any(isinstance(module, torch.jit.ScriptModule) for module in block.modules())):
+        return checkpoint(by, block, *given, use_reentrant=False, context_fn=lambda: (nullcontext(), as_before()))
 
 
 @dataclasses.dataclass

@@ -100,9 +100,8 @@ class Comparison:
 
     def content(self) -> dict[str, Any]:
         """Return the comparison as plain data, for JSON; ``overall`` is ``None`` if it has several models."""
-        entries = [{name: value for name, value in entry.items() if name != "label"} for entry in self.differences]
-        found = {"a": self.a, "b": self.b, "differences": entries, "overall": self.overall() if self._single else None}
-        return {**found, "left_out": list(self.left_out)}
+        found = {"a": self.a, "b": self.b, "differences": list(self.differences)}
+        return {**found, "overall": self.overall() if self._single else None, "left_out": list(self.left_out)}
 
     def table(self) -> TextTable:
         """Return a table with one line per difference; it names the model where runs of the same model are matched."""

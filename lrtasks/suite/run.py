@@ -236,6 +236,7 @@ def _settle(run: RunConfig, folder: Path, failure: Failure | None) -> tuple[str,
     except UsageError:  # another process has begun to work there
         return REFUSED, run.record(REFUSED, [reason])
     except OSError as error:
+        remove_empty(folder, folder.parent)
         return "failed", run.record("failed", [f"{reason}; and no record can be written: {error.strerror}"])
 
 

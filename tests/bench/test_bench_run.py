@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from importlib import metadata
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import paused
 import pytest
 
-from lrtasks.bench import run
+from lrtasks.bench import measure, run
 from lrtasks.bench.measure import Case, Settings
 from lrtasks.bench.report import make_row, read_measurements
 from lrtasks.bench.run import file_of, identity, make_cases, run_bench
@@ -39,7 +40,9 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, str, bool]
 def install(monkeypatch: pytest.MonkeyPatch, answer: Answer) -> list[tuple[str, int, str, bool]]:
     asked: list[tuple[str, int, str, bool]] = []
 
-    def run_in_process(_: Any, case: Case, *rest: Any, **__: Any) -> dict[str, Any]:
+    def run_in_process(function: Any, case: Case, *rest: Any, **limits: Any) -> Any:
+        if isinstance(function, attrgetter):
+            return measure.run_in_process(function, case, **limits)
         if not rest:
             return {"parameters": 10, "state_bytes": 20}
         phase, paired = rest
@@ -170,10 +173,12 @@ def test_diagnostics_that_are_not_finite_are_left_out(tmp_path: Path, monkeypatc
     assert list(run_bench(made, tmp_path)) == [found]
 
 
+@pytest.mark.parametrize("place", ["{}/layer_of_bench.py", "layer_of_bench"])
 def test_a_model_that_is_edited_meanwhile_leaves_no_measurement(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    file = tmp_path / "mine.py"
+    file = tmp_path / "layer_of_bench.py"
+    monkeypatch.syspath_prepend(tmp_path)
     code = "from torch import nn\n\ndef mine(d_model):\n    return nn.Linear(d_model, d_model)\n"
     file.write_text(code)
 
@@ -184,7 +189,7 @@ def test_a_model_that_is_edited_meanwhile_leaves_no_measurement(
 
     install(monkeypatch, edit)
     with pytest.raises(UsageError, match="was edited while it was measured"):
-        list(run_bench(make_cases([f"{file}:mine"], [16], SETTINGS), tmp_path / "out"))
+        list(run_bench(make_cases([f"{place.format(tmp_path)}:mine"], [16], SETTINGS), tmp_path / "out"))
     assert len(list((tmp_path / "out").glob("*.json"))) == 1
 
 

@@ -39,7 +39,7 @@ from lrtasks.data.columns import (
     schema,
     to_bytes,
 )
-from lrtasks.data.manifest import read_manifest
+from lrtasks.data.manifest import Shard, read_manifest
 from lrtasks.data.store import Store
 from lrtasks.generators.base import Task
 from lrtasks.generators.tables import from_bytes
@@ -286,6 +286,36 @@ def test_names_outside_the_folder_are_refused(tmp_path: Path, name: str) -> None
         open_dataset(str(tmp_path / "set"))
 
 
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({"parameters": None}, "parameters"),
+        ({"counts": [20]}, "counts"),
+        ({"counts": {"train": "18", "val": 1, "test": 1}}, "counts.train"),
+        ({"counts": {"train": 18, "val": 1}}, "counts"),
+        ({"counts": {"train": 19, "val": 1, "test": 1}}, "19 samples"),
+        ({"shards": (Shard("train", 0, 20, {"a": None}),)}, "files"),  # type: ignore[dict-item]
+        ({"shards": (Shard("train", 0, 18),)}, "one file"),
+        ({"shards": ()}, "shards"),
+    ],
+)
+def test_a_manifest_with_impossible_values_is_refused(tmp_path: Path, changes: dict[str, Any], found: str) -> None:
+    generate(Shift(16), str(tmp_path), samples=20, workers=1)
+    rewrite(tmp_path, **changes)
+    assert found in verify(tmp_path)[0]
+    for use in (open_dataset, info, lambda path: generate(Shift(16), path, samples=20, workers=1)):
+        with pytest.raises(lrtasks.UsageError, match=f"cannot be read as a manifest.*{found}"):
+            use(tmp_path)
+
+
+def test_a_link_to_itself_hides_no_other_problem(tmp_path: Path) -> None:
+    made = generate(Shift(16), tmp_path, samples=20, workers=1)
+    for name, _ in made.files():
+        (tmp_path / name).unlink()
+    (tmp_path / made.files()[0][0]).symlink_to(made.files()[0][0])
+    assert len(verify(tmp_path)) == len(made.files())
+
+
 @pytest.mark.parametrize("size", [-1, 2**31])
 def test_a_column_of_an_impossible_shape_is_refused(tmp_path: Path, size: int) -> None:
     generate(Shift(16), str(tmp_path), samples=20, workers=1)
@@ -517,6 +547,7 @@ def test_epoch_orders_differ() -> None:
         ([1], 1),
         (np.float32(1), 1e300),
         (1, 2**70),
+        (0.5, 2**63 + 1),
     ],
     ids=str,
 )
@@ -561,6 +592,18 @@ def test_large_numbers_and_nan_in_metadata_come_back() -> None:
         for sample, value in zip(found, values, strict=True):
             assert sample.meta is not None
             np.testing.assert_array_equal(sample.meta[name], value)
+
+
+def test_whole_numbers_are_not_rounded() -> None:
+    class Wide(Few):
+        def sample(self, rng: np.random.Generator) -> Sample:
+            sample = super().sample(rng)
+            return sample._replace(meta={"number": 2**63 + 1 if sample.x[2] % 2 else -1})
+
+    task = Wide(kinds=4096)
+    columns = layout(task)
+    with pytest.raises(lrtasks.UsageError, match=f"'number' of sample .* is {2**63 + 1}"):
+        encode(columns, task.batch(range(PROBED)), range(PROBED), schema(columns))
 
 
 def test_empty_entries_of_metadata_keep_their_shape() -> None:

@@ -141,6 +141,30 @@ def test_a_users_mixer_that_is_computed_again_gives_the_same_weights(tmp_path: P
     assert all(torch.equal(again[name], value) for name, value in plain.items())
 
 
+class Counting(nn.Module):
+    """Has a form in TorchScript, with a buffer that each call changes."""
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.map = nn.Linear(d_model, d_model)
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.count += 1
+        return torch.tanh(torch.cumsum(self.map(x), 1)) / self.count
+
+
+def scripted(d_model: int) -> nn.Module:
+    return torch.jit.script(Counting(d_model))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
+def test_a_mixer_in_torchscript_can_be_computed_again(tmp_path: Path) -> None:
+    task = lrtasks.make("shift", length=16)
+    plain, again = (weights(scripted, tmp_path / str(flag), task, {}, checkpoint_blocks=flag) for flag in (False, True))
+    assert all(torch.allclose(again[name], value, rtol=0, atol=1e-5) for name, value in plain.items())
+
+
 class Living(TorchDispatchMode):
     """Counts the bytes of the tensors made inside that still live; ``peak`` is the most there were at once."""
 

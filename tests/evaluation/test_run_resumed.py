@@ -279,6 +279,14 @@ def test_a_new_run_keeps_no_weights_and_figures_of_an_earlier_one(tmp_path: Path
     assert [path.name for path in folder.iterdir()] == ["record.json"]
 
 
+def test_a_finished_run_keeps_no_log_of_an_earlier_failure(tmp_path: Path) -> None:
+    run("attention", tmp_path, hyper={"d_model": 8})
+    (folder,) = folders(tmp_path)
+    (folder / "log.txt").write_text("a failure under a suite")
+    run("attention", tmp_path, hyper={"d_model": 8}, overwrite=True)
+    assert not (folder / "log.txt").exists()
+
+
 def test_a_new_run_keeps_the_best_weights_of_its_own(tmp_path: Path) -> None:
     for _ in range(2):
         run(plain, tmp_path, Labels(), budget={"train_samples": 8, "steps": 4}, overwrite=True)

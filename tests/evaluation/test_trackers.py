@@ -94,6 +94,23 @@ def test_a_finished_run_gets_the_trackers_it_lacks(tmp_path: Path) -> None:
     assert [step for step, _ in events(folder)["val/r2"]] == [4, 8, 12]
 
 
+def test_a_tracker_that_was_cut_off_is_written_by_the_next_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(plain, tmp_path)
+    update = trackers.Trackers.update
+
+    def cut_off(*arguments: Any) -> None:
+        update(*arguments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(trackers.Trackers, "update", cut_off)
+        run(plain, tmp_path, trackers="csv")
+    run(plain, tmp_path, trackers="csv")
+    assert any(row.get("test/r2") for row in rows(folders(tmp_path)[0]))
+
+
 def test_no_tracker_of_an_earlier_run_stays_beside_a_new_record(tmp_path: Path) -> None:
     run(plain, tmp_path, trackers=FILES)
     (folder,) = folders(tmp_path)

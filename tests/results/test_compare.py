@@ -426,6 +426,24 @@ def test_folders_against_each_other(folders: Callable[..., Any]) -> None:
     )
 
 
+def test_a_folder_that_is_given_twice_names_a_damaged_record_once(folders: Callable[..., Any]) -> None:
+    Path("runs/dlr-0/record.json").write_text("{")
+    said = folders("runs", "runs")
+    assert said.code == 2 and said.err.count("is damaged") == 1
+
+
+def test_the_json_tells_tasks_of_one_name_apart() -> None:
+    sides = []
+    for model, score in (("dlr", 0.9), ("dss", 0.7)):
+        own = [made(model=model, score=score) for _ in range(2)]
+        for record, letter in zip(own, "ab", strict=True):
+            record.task["source"] = letter * 32
+        sides.append(own)
+    found = json.loads(json.dumps(compared(*sides).content()))
+    labels = [entry["label"] for entry in found["differences"]]
+    assert labels == [f"shift (source={letter * 8})" for letter in "ab"]
+
+
 def test_a_folder_may_contain_a_colon_and_a_label_a_slash(folders: Callable[..., Any]) -> None:
     shutil.copytree("later", "at 12:30")
     assert folders("at 12:30", "runs").code == 0

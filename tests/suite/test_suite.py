@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
 import math
 import re
@@ -347,6 +348,16 @@ def test_a_failed_run_whose_record_cannot_be_written_stops_no_suite(tmp_path: Pa
     records = run_suite([config(), second], tmp_path / "runs", backend=backend)
     assert [record.status for record in records] == ["failed", "done"]
     assert records[0].notes[0].startswith("killed by SIGSEGV; and no record can be written: ")
+
+
+def test_a_failed_run_on_a_full_disk_leaves_no_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(RunRecord, "write", refuses)
+    (record,) = run_suite([config()], tmp_path / "runs", backend=Pretend(lambda _: Failure("killed by SIGSEGV")))
+    assert record.notes == ["killed by SIGSEGV; and no record can be written: No space left on device"]
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize(

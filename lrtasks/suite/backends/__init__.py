@@ -14,9 +14,7 @@ from lrtasks.config import Config
 from lrtasks.errors import UsageError, require_known
 from lrtasks.files import write_atomically
 from lrtasks.processes import run_command
-
-LOG = "log.txt"
-"""File in the folder of a failed run with the standard error of its process."""
+from lrtasks.record import LOG
 
 
 @dataclass(frozen=True)
@@ -101,7 +99,6 @@ def run_job(job: Job, **limits: Any) -> Failure | None:
     """
     code, said = run_command(("--debug", *job.arguments), time_limit=job.time_limit, **limits)
     if code == 0:
-        (job.folder / LOG).unlink(missing_ok=True)
         return None
     last = (said.strip().splitlines() or [""])[-1].removeprefix("lrtasks: ")
     if code == 2:
