@@ -58,6 +58,13 @@ class Identity(ModelConfig):
 """
 
 
+def write_files(folder: Path, files: Mapping[str, str]) -> None:
+    """Write ``files``, texts by their paths in ``folder``."""
+    for path, text in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text, encoding="utf-8")
+
+
 def write_package(
     folder: Path,
     name: str,
@@ -67,9 +74,7 @@ def write_package(
     models: Mapping[str, str] | None = None,
 ) -> None:
     """Write ``files``, and the metadata from which importlib learns the entry points of the distribution ``name``."""
-    for path, text in files.items():
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_text(text, encoding="utf-8")
+    write_files(folder, files)
     said = folder / f"{name}-1.0.dist-info"
     said.mkdir()
     (said / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from toys import BUDGET
 
 import lrtasks
@@ -26,6 +29,20 @@ def run(model: Any, out: Path, task: Any = TASK, *, workers: int = 0, **argument
     """
     budget = {**BUDGET, "test_lengths": (), **arguments.pop("budget", {})}
     return lrtasks.evaluate(model, task, budget=budget, out=out, workers=workers, device="cpu", quiet=True, **arguments)
+
+
+@contextmanager
+def cut_off(
+    monkeypatch: pytest.MonkeyPatch, function: str, by: type[BaseException] = KeyboardInterrupt
+) -> Iterator[None]:
+    """Within the context, the function of this address raises ``by`` where it is called, and that ends the context."""
+
+    def ended(*_: Any, **__: Any) -> None:
+        raise by("ended")
+
+    with monkeypatch.context() as patch, pytest.raises(by):
+        patch.setattr(function, ended)
+        yield
 
 
 def folders(out: Path) -> list[Path]:

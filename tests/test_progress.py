@@ -31,7 +31,7 @@ def test_a_terminal_gets_a_bar(capsys: pytest.CaptureFixture[str], monkeypatch: 
     with Progress("shift", "samples", 10) as shown:
         shown.update(10)
     said = capsys.readouterr().err
-    assert "10/10" in said and "samples/s" in said
+    assert "━" in said and "10/10" in said and "samples/s" in said
 
 
 def test_quiet_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from plugin_packages import WAVE, importable, write_package
+from plugin_packages import WAVE, importable, write_files, write_package
 
 from lrtasks.config import Config, parameter
 from lrtasks.errors import UsageError
@@ -172,10 +172,7 @@ def test_the_digest_of_a_file_covers_the_files_of_its_folder_or_package_that_it_
         "__init__.py": "",
         "own/__init__.py": "",
     }
-    for name, text in files.items():
-        file = tmp_path / "lab" / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
+    write_files(tmp_path / "lab", files)
     main, other, outside = (tmp_path / "lab" / name for name in ("own/main.py", "own/other.py", "../outside.py"))
     before = file_digest(main)
     for unused in (other, outside):
@@ -187,13 +184,12 @@ def test_the_digest_of_a_file_covers_the_files_of_its_folder_or_package_that_it_
 
 @pytest.mark.parametrize("inits", [("shop/__init__.py", "shop/deep/__init__.py"), ()], ids=["package", "namespace"])
 def test_an_edit_of_a_package_is_seen_by_the_next_import(inits: tuple[str, ...], tmp_path: Path) -> None:
-    for name, text in {
+    files = {
         **dict.fromkeys(inits, ""),
         "shop/deep/helper.py": "a = 1",
         "mine.py": "from shop.deep import helper\nclass Layer:\n    a = helper.a\n",
-    }.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
+    }
+    write_files(tmp_path, files)
     address = f"{tmp_path / 'mine.py'}:Layer"
     first = load_object(address, "model")
     before = source_digest(first)
@@ -228,9 +224,7 @@ def test_the_digest_covers_the_packages_of_an_imported_module(tmp_path: Path) ->
         "lab/new.py": "gate = 2",
         "mine.py": "import shop.deep.helper\nfrom lab import gate\n",
     }
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
+    write_files(tmp_path, files)
     for name in ("shop/__init__.py", "shop/deep/__init__.py", "lab/__init__.py", "lab/new.py"):
         before = file_digest(tmp_path / "mine.py")
         (tmp_path / name).write_text(f"{files[name]}\nmore = 1")
@@ -252,9 +246,7 @@ def test_an_edit_that_is_taken_back_gives_the_first_digest(name: str, tmp_path: 
 
 def test_each_file_imports_the_files_of_its_own_folder(tmp_path: Path) -> None:
     for folder, number in (("one", 1), ("two", 22)):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "mine.py").write_text(LAYER)
-        (tmp_path / folder / "hunted.py").write_text(f"n = {number}")
+        write_files(tmp_path / folder, {"mine.py": LAYER, "hunted.py": f"n = {number}"})
     layers = [load_object(f"{tmp_path / folder / 'mine.py'}:Layer", "model") for folder in ("one", "two", "one")]
     assert [layer.size for layer in layers] == [1, 22, 1]
     assert [source_digest(layer) for layer in layers[:2]] == [
@@ -263,19 +255,14 @@ def test_each_file_imports_the_files_of_its_own_folder(tmp_path: Path) -> None:
 
 
 def test_the_folder_of_a_file_comes_before_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "models").mkdir()
-    (tmp_path / "hunted.py").write_text("n = 22")
-    (tmp_path / "models" / "mine.py").write_text(LAYER)
-    (tmp_path / "models" / "hunted.py").write_text("n = 1")
+    write_files(tmp_path, {"hunted.py": "n = 22", "models/mine.py": LAYER, "models/hunted.py": "n = 1"})
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "models")])
     assert load_object("models/mine.py:Layer", "model").size == 1
 
 
 def test_a_link_to_a_file_has_the_digest_of_its_target(tmp_path: Path) -> None:
-    (tmp_path / "real").mkdir()
-    (tmp_path / "real" / "mine.py").write_text(LAYER)
-    (tmp_path / "real" / "hunted.py").write_text("n = 1")
+    write_files(tmp_path / "real", {"mine.py": LAYER, "hunted.py": "n = 1"})
     (tmp_path / "mine.py").symlink_to(tmp_path / "real" / "mine.py")
     digests = [model_factory(f"{folder / 'mine.py'}:Partial").source for folder in (tmp_path, tmp_path / "real")]
     assert digests[0] == digests[1]
@@ -294,9 +281,7 @@ def test_a_partial_of_a_module_keeps_the_digest_of_the_code_that_runs(
 def test_the_digest_of_an_installed_file_covers_its_folder_only(tmp_path: Path) -> None:
     """A package like torch has thousands of files."""
     package = tmp_path / "site-packages" / "large"
-    for name in ("__init__.py", "nn/__init__.py", "nn/near.py", "core.py"):
-        (package / name).parent.mkdir(parents=True, exist_ok=True)
-        (package / name).touch()
+    write_files(package, dict.fromkeys(("__init__.py", "nn/__init__.py", "nn/near.py", "core.py"), ""))
     main = package / "nn" / "main.py"
     main.write_text("from large import core\nfrom .near import a\nfrom large.nn import near")
     before = file_digest(main)
@@ -308,9 +293,7 @@ def test_the_digest_of_an_installed_file_covers_its_folder_only(tmp_path: Path) 
 
 def test_the_digest_covers_a_package_without_init_files(tmp_path: Path) -> None:
     main, helper = tmp_path / "lab" / "own" / "main.py", tmp_path / "lab" / "beside" / "helper.py"
-    for file, text in ((main, "from lab.beside.helper import a"), (helper, "a = 1")):
-        file.parent.mkdir(parents=True)
-        file.write_text(text)
+    write_files(tmp_path / "lab", {"own/main.py": "from lab.beside.helper import a", "beside/helper.py": "a = 1"})
     before = file_digest(main)
     helper.write_text("a = 2")
     assert file_digest(main) != before
@@ -320,9 +303,7 @@ def test_the_digest_covers_a_package_without_init_files(tmp_path: Path) -> None:
 def test_two_files_of_one_name_are_two_modules(length: int, tmp_path: Path) -> None:
     """Also if their content is the same."""
     files = [tmp_path / folder / "waves.py" for folder in ("one", "two")]
-    for file, default in zip(files, (8, length), strict=True):
-        file.parent.mkdir()
-        file.write_text(WAVE.replace("parameter(8,", f"parameter({default},"))
+    write_files(tmp_path, {"one/waves.py": WAVE, "two/waves.py": WAVE.replace("parameter(8,", f"parameter({length},")})
     registry = make_registry("lrtasks.generators:Task")
     first, second = (registry.get(f"{file}:Wave") for file in files)
     assert first is not second
@@ -465,16 +446,10 @@ def by_hand() -> Registry[Mine]:
     return make_registry("lrtasks.config:Config")  # type: ignore[return-value]
 
 
-def test_classes_are_registered_by_hand() -> None:
-    registry = by_hand()
-    assert registry.register("mine")(Mine) is Mine
-    assert registry.get("mine") is Mine
-    assert "mine" in registry.names()
-
-
 def test_one_name_has_one_class() -> None:
     registry = by_hand()
-    registry.register("mine")(Mine)
+    assert registry.register("mine")(Mine) is registry.get("mine") is Mine
+    assert "mine" in registry.names()
     again = type("Mine", (Config,), {"__module__": __name__, "__qualname__": "Mine"})
     assert registry.register("mine")(again) is again, "a notebook cell may be run twice"
     assert registry.get("mine") is again

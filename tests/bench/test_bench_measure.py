@@ -120,11 +120,6 @@ def test_sizes_are_those_of_the_model() -> None:
     assert sizes(case("mega", 32, bidirectional=True))["state_bytes"] is None
 
 
-def test_what_cannot_be_built_is_refused() -> None:
-    with pytest.raises(UsageError, match="hyena is a causal model"):
-        cost(case("hyena", 32, bidirectional=True), "inference", False)
-
-
 def test_an_output_that_does_not_fit_the_task_is_not_timed(tmp_path: Path) -> None:
     code = "from torch import nn\n\ndef every(input, target):\n    return nn.Embedding(input.width, target.width)\n"
     (tmp_path / "every.py").write_text(code)

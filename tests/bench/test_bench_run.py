@@ -69,14 +69,6 @@ def test_each_case_leaves_a_record(measured: list[Any], tmp_path: Path) -> None:
     assert not list((tmp_path / "new" / "out").glob(".*"))
 
 
-def test_what_is_finished_is_not_measured_again(measured: list[Any], tmp_path: Path) -> None:
-    made = make_cases(["seqboat"], [16, 32], SETTINGS)
-    first = list(run_bench(made[:2], tmp_path))
-    measured.clear()
-    assert list(run_bench(made, tmp_path))[:2] == first
-    assert {length for _, length, _, _ in measured} == {32}
-
-
 def test_with_another_kernel_package_a_measurement_on_a_gpu_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "device_name", str)
     version = metadata.version

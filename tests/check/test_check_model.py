@@ -63,8 +63,21 @@ def test_a_wrong_streaming_form_is_found_on_long_inputs_and_for_pooled_or_last_t
         def forward(self, x: Tensor) -> Tensor:
             return super().forward(x)[:, -4:]
 
-    long, last = Spec("real", 1030, 2), Spec("real", 4, 2)
-    cases = ((broken_models.StreamsWrong(), 1030, long), (Last(), 20, last), (Wrong(), 20, broken_models.SUMMARY))
+    class Late(Streams):
+        steps = 0
+
+        def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+            self.steps += 1
+            y, state = super().step(x, state)
+            return y * (self.steps < 300), state
+
+    late, long, last = (Spec("real", length, 2) for length in (517, 1030, 4))
+    cases = (
+        (broken_models.StreamsWrong(), 1030, long),
+        (Late(), 517, late),
+        (Last(), 20, last),
+        (Wrong(), 20, broken_models.SUMMARY),
+    )
     for model, length, target in cases:
         (problem,) = problems_of(check_model, model, input=Spec("real", length, 3), target=target)
         assert problem.startswith("step, one position after the other, gives other outputs than forward")
@@ -216,9 +229,11 @@ class Peeking(nn.Module):
         return self.weight * (x + 1e-4 * torch.where(at, x.roll(-1, 1), 0))
 
 
-@pytest.mark.parametrize("place", [3, 7, 31, 17, 41, 62])
-def test_a_small_leak_at_the_end_of_a_chunk_or_at_an_evenly_spaced_position_is_found(place: int) -> None:
-    spec = Spec("real", 64, 3)
+@pytest.mark.parametrize(
+    ("place", "length"), [*((place, 64) for place in (3, 7, 31, 17, 41, 62)), (255, 517), (511, 517)]
+)
+def test_a_small_leak_at_the_end_of_a_chunk_or_at_an_evenly_spaced_position_is_found(place: int, length: int) -> None:
+    spec = Spec("real", length, 3)
     with pytest.raises(UsageError, match=f"not causal: outputs up to input position {place} change"):
         check_model(Peeking(place), input=spec, target=spec)
 

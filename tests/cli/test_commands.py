@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from lrtasks import generators, models
-from lrtasks.cli.options import chosen_format, complete_models, complete_names, parse_settings
+from lrtasks.cli.options import complete_models, complete_names, parse_settings
 
 Command = Callable[..., Any]
 QUICK = ("--length", 16, "--steps", 6, "--batch-size", 4, "--test-batches", 2, "--val-batches", 1, "--device", "cpu")
@@ -62,23 +62,6 @@ def test_a_shell_completes_words_without_a_message(command: Command, monkeypatch
     monkeypatch.setenv("COMP_CWORD", "2")
     said = command()
     assert (said.code, said.out.split(), said.err) == (0, ["shift"], "")
-
-
-@pytest.mark.parametrize(
-    ("form", "as_json", "out", "chosen"),
-    [
-        (None, False, None, "text"),
-        (None, False, "name", "text"),
-        (None, False, "table.md", "markdown"),
-        (None, False, "TABLE.CSV", "csv"),
-        (None, True, "table.csv", "json"),
-        ("latex", False, "table.csv", "latex"),
-    ],
-)
-def test_a_format_is_chosen_by_option_before_ending(
-    form: str | None, as_json: bool, out: str | None, chosen: str
-) -> None:
-    assert chosen_format(form, as_json, out=out and Path(out)) == chosen
 
 
 def test_help_has_whole_lines_and_choices(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,20 +216,6 @@ def test_a_diverged_run_ends_with_code_one_and_one_line(command: Command, monkey
 def test_only_the_first_process_speaks(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
     assert command(*EVAL, "--json").out == ""
-
-
-def test_an_interrupt_ends_with_code_one_and_a_hint(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lrtasks.evaluation import loop
-
-    def interrupt(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(loop, "_evaluate_and_note", interrupt)
-        said = command(*EVAL)
-    assert (said.code, said.out) == (1, "")
-    assert said.err.splitlines()[-1] == ("lrtasks: interrupted; give the same command again to continue")
-    assert command(*EVAL).code == 0
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:

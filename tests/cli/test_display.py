@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from lrtasks import models
-from lrtasks.cli.display import change_line, display, grid, running_lines, screen, summary
+from lrtasks.cli.display import change_line, grid, running_lines, screen, summary
 from lrtasks.record import RunRecord
 from lrtasks.registry import file_digest
 from lrtasks.run_config import RunConfig
@@ -137,13 +136,6 @@ def test_a_screen_shows_a_few_running_runs(tmp_path: Path, running: int, shown: 
     assert lines[0].startswith(f"{running} running")
     assert [" seed " in line for line in lines[1:7]].count(True) == shown
     assert [line for line in lines if line.startswith("and")] == (["and 2 more runs"] if running > shown else [])
-
-
-def test_a_terminal_shows_the_screen(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with display() as on_change:
-        on_change(SuiteProgress(configs(["shift"], MODELS), tmp_path), None)
-    assert "attention" in capsys.readouterr().err
 
 
 def test_without_a_terminal_there_is_a_line_per_change(tmp_path: Path) -> None:

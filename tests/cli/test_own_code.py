@@ -47,18 +47,6 @@ class Whole(nn.Module):
         super().__init__()
 
 
-class ByChunks(nn.Module):
-    def __init__(self, d_model):
-        super().__init__()
-        self.out = nn.Linear(d_model, d_model)
-
-    def forward(self, x):
-        y = self.out(x)
-        if x.shape[1] % 16:
-            return y.cumsum(1)
-        return y.unflatten(1, (-1, 16)).sum(2).cumsum(1).repeat_interleave(16, 1)
-
-
 class Huge(nn.Module):
     def __init__(self, input, target):
         super().__init__()
@@ -258,11 +246,6 @@ def test_what_is_no_model_is_refused_in_one_line(command: Command, words: tuple[
     assert "MIXER(d_model, ...) or MODEL(input, target, ...)" in said.err and found in said.err
 
 
-def test_check_finds_a_layer_that_looks_ahead_at_multiples_of_its_chunk(command: Command) -> None:
-    said = command("check", "mine.py:ByChunks")
-    assert said.code == 1 and "- causal on tokens: not causal: outputs up to input position 0 change" in said.out
-
-
 def test_check_takes_settings_by_the_label(command: Command) -> None:
     assert command("check", MINE, "--set", "MyLayer.window=2").code == 0
     said = command("check", MINE, "--set", "task.window=2")
@@ -448,34 +431,6 @@ def test_an_edited_task_is_another_run(command: Command) -> None:
     assert before["digest"] != after["digest"]
     assert before["scores"]["test"] != after["scores"]["test"]
     assert json.loads(command(*words).out)[0] == after, "the same source is the same run"
-
-
-def test_an_edit_of_a_file_that_the_layer_imports_makes_another_run(command: Command) -> None:
-    scaled = "from torch import nn\n\n\nclass Scaled(nn.Linear):\n    def forward(self, x):\n        return {} * x\n"
-    Path("layer.py").write_text(
-        "from parts_of_it import Scaled\n\n\ndef layer(d_model):\n    return Scaled(d_model, d_model)\n"
-    )
-    Path("parts_of_it.py").write_text("from scaled_of_it import *\n")
-    Path("scaled_of_it.py").write_text(scaled.format(2.0))
-    Path("unused_by_it.py").write_text("")
-    words = ("eval", "--model", "layer.py:layer", *SHORT, "--json")
-    before = json.loads(command(*words).out)[0]
-    Path("unused_by_it.py").write_text("x = 1\n")
-    assert json.loads(command(*words).out)[0] == before, "the layer does not import this file"
-    Path("scaled_of_it.py").write_text(scaled.format(-1.0))
-    after = json.loads(command(*words).out)[0]
-    assert before["digest"] != after["digest"]
-    assert before["scores"]["test"] != after["scores"]["test"], "the edited code ran"
-    assert json.loads(command(*words).out)[0] == after, "the same sources are the same run"
-
-
-def test_an_edited_layer_is_compared_by_its_present_content(command: Command) -> None:
-    command("eval", "--model", "attention", *SHORT)
-    for text in (CODE, CODE.replace("A map.", "An edited map.")):
-        Path("mine.py").write_text(text)
-        command("eval", "--model", MINE, *SHORT)
-    now = file_digest(Path("mine.py"))
-    assert f"A: MyLayer (source={now[:8]}); B: attention" in command("compare", MINE, "attention").out
 
 
 def test_the_budget_is_described(command: Command) -> None:

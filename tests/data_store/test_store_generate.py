@@ -282,17 +282,6 @@ def test_a_whole_dataset_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFix
     assert "10/10" in output and "samples/s" in output and "left" in output and "already" in output
 
 
-def test_a_terminal_shows_live_progress(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "120")
-    generate(Shift(16), str(tmp_path), workers=1, samples=10, progress=True)
-    output = capsys.readouterr().err
-    assert "10/10" in output and "samples/s" in output
-
-
 def test_a_manifest_names_a_source_only_for_a_task_of_a_users_own(tmp_path: Path) -> None:
     for task in (Shift(16), Few()):
         generate(task, tmp_path / task.name, samples=10, workers=1)
@@ -355,6 +344,7 @@ def test_full_disk_leaves_nothing_half(tmp_path: Path, monkeypatch: pytest.Monke
             ({"workers": workers}, "workers must be 'auto' or a whole number in 1..1024")
             for workers in (0, 2.0, True, "2")
         ),
+        ({"backend": "rya"}, "unknown backend 'rya'; did you mean 'ray'"),
         ({"address": "ray://here"}, "an address has no meaning with the backend local, found 'ray://here'"),
         ({"seed": -1}, "seed must be"),
         ({"shard_size": 0}, "shard_size must be a whole number in 1"),

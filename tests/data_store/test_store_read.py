@@ -28,14 +28,12 @@ import lrtasks
 from lrtasks.data import epoch_order, generate, info, open_dataset, verify
 from lrtasks.data.columns import (
     PROBED,
-    Column,
     declared,
     decode,
     decode_labels,
     encode,
     encode_labels,
     layout,
-    row_group,
     schema,
     to_bytes,
 )
@@ -477,11 +475,6 @@ def test_the_type_of_metadata_is_that_of_all_probed_samples_with_an_entry() -> N
 
     types = {column.name: column.dtype for column in layout(Mixed()) if column.role == "meta"}
     assert types == {"found": "int64", "ink": "float64"}
-
-
-def test_a_row_group_of_pictures_is_about_a_quarter_of_a_mebibyte() -> None:
-    assert row_group([Column("image", "x", "png", "float32", (512, 512))]) == 8
-    assert row_group([Column("x", "x", "list", "float32", (512, 16))]) == 8
 
 
 def test_samples_without_labels_are_refused(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import snippets
-from snippets import ROOT, Block, blocks, follow, run_python, run_session, run_shell, script, wants_own_process
+from snippets import ROOT, Block, blocks, follow, run_session, run_shell, script, wants_own_process
 
 from lrtasks import generators, models
 from lrtasks.processes import Template
@@ -154,12 +154,6 @@ def test_an_output_that_differs_is_noticed(page: Path) -> None:
 def test_a_session_runs_in_verbose_tests(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["pytest", "-v"])
     run_session(Block("session", ">>> one + 1\n2\n", 7), page, {"one": 1})
-
-
-def test_a_python_block_that_fails_names_its_line(page: Path) -> None:
-    with pytest.raises(ZeroDivisionError) as caught:
-        run_python(Block("python", "one = 1\none / 0\n", 7), page, {})
-    assert (str(caught.traceback[-1].path), caught.traceback[-1].lineno + 1) == (str(page), 8)
 
 
 def test_a_page_followed_apart_that_fails_is_noticed(page: Path, reader: Path) -> None:

@@ -135,37 +135,35 @@ def test_the_generalisation_length_ends_at_the_first_length_that_is_not_solved(t
     assert [point["step"] for point in continued.curve] == [4, 8, 12]
 
 
-def test_shorter_lengths_alone_give_no_generalisation_length() -> None:
+def scored(**scores: float) -> RunRecord:
+    """A record with these R² of its tests, of which ``test`` is the trained one; all floors are 0."""
     record = RunRecord("", {"metric": "r2"}, {}, "small", {}, 0, {})
-    record.scores = {"test": {"r2": 0.2}, "8": {"r2": 1.0}, "32": {"r2": 1.0}}
-    floors = {"constant": {"r2": 0.0}}
-    record.baselines, record.further_baselines = floors, {"8": floors, "32": floors}
-    further = {name: FurtherTest(TASK.at_length(int(name))) for name in ("8", "32")}
-    note_summary(TASK, further, record, None)
-    assert record.generalisation_length is None
-    record.scores["test"]["r2"] = 0.9
-    note_summary(TASK, further, record, None)
-    assert record.generalisation_length == 32
-
-
-@pytest.mark.parametrize("order", [(32, 64), (64, 32)])
-def test_a_length_beyond_one_that_is_not_solved_does_not_count(order: tuple[int, int]) -> None:
-    record = RunRecord("", {"metric": "r2"}, {}, "small", {}, 0, {})
-    record.scores = {"test": {"r2": 1.0}, "32": {"r2": 0.89}, "64": {"r2": 1.0}}
+    record.scores = {name: {"r2": score} for name, score in scores.items()}
     record.baselines = {"constant": {"r2": 0.0}}
-    record.further_baselines = dict.fromkeys(("32", "64"), record.baselines)
-    note_summary(TASK, {str(length): FurtherTest(TASK.at_length(length)) for length in order}, record, None)
-    assert record.generalisation_length == 16
+    record.further_baselines = dict.fromkeys([name for name in scores if name != "test"], record.baselines)
+    return record
 
 
-def test_a_longer_test_with_another_distribution_does_not_count_as_a_length() -> None:
-    record = RunRecord("", {"metric": "r2"}, {}, "small", {}, 0, {})
-    record.scores = {"test": {"r2": 1.0}, "sparse": {"r2": 0.2}, "32": {"r2": 1.0}}
-    record.baselines = {"constant": {"r2": 0.0}}
-    record.further_baselines = dict.fromkeys(("sparse", "32"), record.baselines)
-    further = {name: FurtherTest(TASK.at_length(length)) for name, length in (("sparse", 24), ("32", 32))}
+@pytest.mark.parametrize(
+    ("scores", "lengths", "expected"),
+    [
+        # without the trained length, longer ones do not count
+        ({"test": 0.2, "8": 1.0, "32": 1.0}, {"8": 8, "32": 32}, None),
+        ({"test": 0.9, "8": 1.0, "32": 1.0}, {"8": 8, "32": 32}, 32),
+        # nor does one beyond a length that is not solved, in any order
+        ({"test": 1.0, "32": 0.89, "64": 1.0}, {"32": 32, "64": 64}, 16),
+        ({"test": 1.0, "32": 0.89, "64": 1.0}, {"64": 64, "32": 32}, 16),
+        # a test with another distribution is no length, though it is longer
+        ({"test": 1.0, "sparse": 0.2, "32": 1.0}, {"sparse": 24, "32": 32}, 32),
+    ],
+)
+def test_which_tests_count_as_a_generalisation_length(
+    scores: dict[str, float], lengths: dict[str, int], expected: int | None
+) -> None:
+    record = scored(**scores)
+    further = {name: FurtherTest(TASK.at_length(length)) for name, length in lengths.items()}
     note_summary(TASK, further, record, None)
-    assert record.generalisation_length == 32
+    assert record.generalisation_length == expected
 
 
 def test_tests_with_the_padded_length_of_the_trained_one_do_not_hide_it() -> None:
@@ -198,8 +196,7 @@ def test_solved_is_twice_in_a_row(curve: list[float], expected: int | None) -> N
 
 
 def test_the_steps_to_solve_are_measured_from_the_floor_on_validation() -> None:
-    record = RunRecord("", {"metric": "r2"}, {}, "small", {}, 0, {})
-    record.scores, record.baselines = {"test": {"r2": 1.0}}, {"constant": {"r2": 0.0}}
+    record = scored(test=1.0)
     record.curve = [{"step": step, "loss": 0.0, "r2": 0.992} for step in (4, 8)]
     for floor, expected in ((0.0, 4), (0.5, None)):
         note_summary(TASK, {}, record, floor)
@@ -223,12 +220,7 @@ def test_the_content_of_a_test_set_identifies_a_run_and_not_its_address(tmp_path
 def test_a_stored_test_with_a_number_as_name_does_not_count_as_a_length(tmp_path: Path) -> None:
     generate(TASK, tmp_path / "64", samples=20, split=(0, 0, 1), workers=1)
     further = {"32": FurtherTest(TASK.at_length(32)), "64": FurtherTest(TASK, open_dataset(tmp_path / "64"))}
-    record = RunConfig.make(TASK, "gru").record()
-    for name, score in (("test", 0.99), ("32", 0.99), ("64", 0.2)):
-        record.scores[name] = {"r2": score}
-        baselines = {"constant": {"r2": 0.0}}
-        record.further_baselines[name] = baselines
-    record.baselines = record.further_baselines.pop("test")
+    record = scored(**{"test": 0.99, "32": 0.99, "64": 0.2})
     note_summary(TASK, further, record, None)
     assert record.generalisation_length == 32
 

@@ -142,7 +142,6 @@ def test_a_run_of_nothing_but_warm_up(schedule: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"lr": 0}, "lr must be above 0 and at most 1,000,000.0, found 0"),
         ({"warmup_steps": 11, "steps": 10}, r"warmup_steps must be at most steps \(10\), found 11"),
         ({"betas": (0.9, 1.0)}, r"betas must be below 1, found \[0.9, 1.0\]"),
     ],

@@ -139,21 +139,13 @@ def test_a_worker_that_dies_is_said_in_one_line(tmp_path: Path) -> None:
         run(plain, tmp_path, Deadly(), workers=1)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda sample: sample._replace(x=sample.x.astype(np.int32)), "x must be int64 .*, found int32"),
-        (lambda sample: sample._replace(y=sample.y[:-1]), r"y must be .*, found int64 of shape \(11,\)"),
-        (lambda sample: sample._replace(y=sample.y + 2), r"y holds -98; allowed: 0\.\.3, and -100"),
-        (lambda sample: sample._replace(x=sample.x - 1), r"x holds -1; allowed: 0\.\.3"),
-    ],
-)
-def test_a_faulty_task_is_an_error_in_words(tmp_path: Path, change: Any, message: str) -> None:
+def test_a_faulty_task_is_an_error_in_words(tmp_path: Path) -> None:
     class Faulty(Labels):
         def sample(self, rng: np.random.Generator) -> Any:
-            return change(super().sample(rng))
+            sample = super().sample(rng)
+            return sample._replace(y=sample.y + 2)
 
-    with pytest.raises(UsageError, match=f"labels: in its samples {message}"):
+    with pytest.raises(UsageError, match=r"labels: in its samples y holds -98; allowed: 0\.\.3, and -100"):
         run(plain, tmp_path, Faulty())
     assert list(tmp_path.iterdir()) == []
 

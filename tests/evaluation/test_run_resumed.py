@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from quick_runs import folders, outcome, run
+from quick_runs import cut_off, folders, outcome, run
 from torch import nn
 from toys import BUDGET, Labels, droppy, plain
 
@@ -214,38 +214,19 @@ def test_a_solved_run_that_was_cut_off_in_its_test_trains_no_further(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     budget = {"steps": 400, "eval_every": 10, "stop_at": 0.9}
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("lrtasks.evaluation.run.note_summary", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with cut_off(monkeypatch, "lrtasks.evaluation.run.note_summary"):
         run(plain, tmp_path, Labels(), budget=budget)
     resumed = run(plain, tmp_path, Labels(), budget=budget)
     assert outcome(resumed) == outcome(run(plain, tmp_path / "unbroken", Labels(), budget=budget))
 
 
-def test_an_overwritten_run_is_kept_until_the_first_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = run(plain, tmp_path)
-    (folder,) = folders(tmp_path)
-
-    def interrupted(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(loop, "_evaluate_and_note", interrupted)
-        run(plain, tmp_path, overwrite=True)
-    assert outcome(read_record(folder)) == outcome(before)
-    assert (folder / loop.WEIGHTS).exists()
-
-
-def test_an_overwritten_run_is_kept_if_the_new_one_fails_before_its_first_evaluation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("by", [KeyboardInterrupt, RuntimeError])
+def test_an_overwritten_run_is_kept_until_the_first_evaluation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: type[BaseException]
 ) -> None:
     before = run(plain, tmp_path)
     (folder,) = folders(tmp_path)
-
-    def failing(*_: Any) -> None:
-        raise RuntimeError("out of luck")
-
-    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="out of luck"):
-        patch.setattr(loop, "_evaluate_and_note", failing)
+    with cut_off(monkeypatch, "lrtasks.evaluation.loop._evaluate_and_note", by):
         run(plain, tmp_path, overwrite=True)
     assert outcome(read_record(folder)) == outcome(before)
     assert (folder / loop.WEIGHTS).exists()
@@ -254,8 +235,7 @@ def test_an_overwritten_run_is_kept_if_the_new_one_fails_before_its_first_evalua
 def test_a_run_that_overwrites_and_is_interrupted_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = run(plain, tmp_path)
     (folder,) = folders(tmp_path)
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("lrtasks.evaluation.run.note_summary", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with cut_off(monkeypatch, "lrtasks.evaluation.run.note_summary"):
         run(plain, tmp_path, overwrite=True)
     assert (folder / loop.CHECKPOINT).exists()
     began: list[int] = []
@@ -308,15 +288,12 @@ def test_a_checkpoint_with_a_value_of_another_type_or_an_impossible_step_is_refu
     wrong: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save = loop.checkpoint.save
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("lrtasks.evaluation.run.note_summary", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        patch.setattr(
-            loop.checkpoint,
-            "save",
-            lambda path, content: save(
-                path, content if "state" not in content else {**content, "state": {**content["state"], **wrong}}
-            ),
-        )
+
+    def save_wrong(path: Path, content: dict[str, Any]) -> None:
+        save(path, content if "state" not in content else {**content, "state": {**content["state"], **wrong}})
+
+    monkeypatch.setattr(loop.checkpoint, "save", save_wrong)
+    with cut_off(monkeypatch, "lrtasks.evaluation.run.note_summary"):
         run(plain, tmp_path)
     with pytest.raises(UsageError, match=message):
         run(plain, tmp_path)
@@ -337,11 +314,7 @@ class Counting(nn.Module):
 def test_a_run_that_was_cut_off_in_its_test_keeps_the_notes_of_its_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("lrtasks.evaluation.run._Run._test", interrupted)
+    with cut_off(monkeypatch, "lrtasks.evaluation.run._Run._test"):
         run(Counting, tmp_path)
     (note,) = run(Counting, tmp_path).notes
     assert note.endswith("a resumed run resets it and may give other scores")
@@ -353,12 +326,7 @@ def test_the_weights_of_a_run_that_overwrites_never_stand_beside_the_record_that
     run(plain, tmp_path, train_samples=64)
     (folder,) = folders(tmp_path)
     before = (folder / loop.WEIGHTS).read_bytes()
-
-    def killed(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(RunRecord, "write", killed)
-    with pytest.raises(KeyboardInterrupt):
+    with cut_off(monkeypatch, "lrtasks.record.RunRecord.write"):
         run(plain, tmp_path, train_samples=64, overwrite=True)
     assert read_record(folder).status == "done"
     weights = folder / loop.WEIGHTS

@@ -18,6 +18,7 @@ import lrtasks
 from lrtasks.check.task import check_task
 from lrtasks.errors import UsageError
 from lrtasks.evaluation.scoring import Scorer, baseline_scores
+from lrtasks.generators import Task
 from lrtasks.metrics import scaled_score
 from lrtasks.metrics.r2 import R2
 from lrtasks.spec import Batch
@@ -39,7 +40,7 @@ def r2(prediction: np.ndarray, target: np.ndarray) -> float:
     return float(1 - np.mean((prediction - target) ** 2) / np.mean((target - target.mean()) ** 2))
 
 
-def score_real(stream: list[tuple[np.ndarray, np.ndarray]], task: lrtasks.generators.Task | None = None):
+def score_real(stream: list[tuple[np.ndarray, np.ndarray]], task: Task | None = None):
     scorer = Scorer(task or lrtasks.make("shift", length=64, shifts=2))
     for prediction, target in stream:
         scorer.update(prediction, Batch(np.zeros((*target.shape[:2], 3), np.float32), target))
@@ -117,17 +118,21 @@ def labelled(task: Labels, batches: int) -> list[tuple[np.ndarray, Batch]]:
     return stream
 
 
+def scored(task: Task, stream: list[tuple[np.ndarray, Batch]]) -> Scorer:
+    scorer = Scorer(task)
+    for prediction, batch in stream:
+        scorer.update(prediction, batch)
+    return scorer
+
+
 def joined(stream: list[tuple[np.ndarray, Batch]]) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate([pair[0] for pair in stream]), np.concatenate([pair[1].y for pair in stream])
 
 
 def test_accuracy_leaves_unlabelled_positions_out() -> None:
     stream = labelled(Labels(), 5)
-    scorer = Scorer(Labels())
-    for prediction, batch in stream:
-        scorer.update(prediction, batch)
     prediction, y = joined(stream)
-    scores = scorer.scores()
+    scores = scored(Labels(), stream).scores()
     assert scores["accuracy"] == pytest.approx((prediction == y)[y >= 0].mean(), abs=1e-6)
     whole = [bool((row == target)[target >= 0].all()) for row, target in zip(prediction, y, strict=True)]
     assert scores["sequence_accuracy"] == pytest.approx(np.mean(whole))
@@ -199,9 +204,7 @@ def test_scores_that_tasks_derive(name: str) -> None:
 
 def test_slices_of_labels_add_up_to_the_whole() -> None:
     stream = labelled(Labels(), 5)
-    scorer = Scorer(Labels())
-    for prediction, batch in stream:
-        scorer.update(prediction, batch)
+    scorer = scored(Labels(), stream)
     prediction, y = joined(stream)
     for rows in scorer.slices().values():
         assert sum(row["elements"] for row in rows) == (y >= 0).sum()
@@ -243,9 +246,7 @@ def test_segmentation_scores_pooled_and_by_batch(missing: str | None) -> None:
         prediction, batch = stream[1]
         predicted = np.where(prediction == 3, 0, prediction) if missing == "in both" else prediction
         stream[1] = (predicted, batch._replace(y=np.minimum(batch.y, 2)))
-    scorer = Scorer(task)
-    for prediction, batch in stream:
-        scorer.update(prediction, batch)
+    scorer = scored(task, stream)
     scores = scorer.scores()
     pooled = macro(*joined(stream), task.classes)
     batches = [macro(prediction, batch.y, task.classes) for prediction, batch in stream]
@@ -263,9 +264,7 @@ def test_a_derived_score_does_not_replace_the_main_one() -> None:
         def derived_scores(self, scores: Any, slices: Any) -> dict[str, float]:
             return {"macro_f1": 1.0}
 
-    scorer = Scorer(Clash())
-    for prediction, batch in labelled(Segments(), 2):
-        scorer.update(prediction, batch)
+    scorer = scored(Clash(), labelled(Segments(), 2))
     with pytest.raises(UsageError, match=r"derived_scores\(\) must not replace the score 'macro_f1'"):
         scorer.scores()
 
@@ -279,9 +278,7 @@ def test_derived_scores_that_no_record_can_hold_are_refused(found: Any, message:
         def derived_scores(self, scores: Any, slices: Any) -> Any:
             return found
 
-    scorer = Scorer(Strange())
-    for prediction, batch in labelled(Segments(), 2):
-        scorer.update(prediction, batch)
+    scorer = scored(Strange(), labelled(Segments(), 2))
     with pytest.raises(UsageError, match=message):
         scorer.scores()
     with pytest.raises(UsageError, match=message):
@@ -293,9 +290,7 @@ def test_derived_scores_are_plain_numbers() -> None:
         def derived_scores(self, scores: Any, slices: Any) -> Any:
             return {"best": np.argmax([0, 1]), "none": None}
 
-    scorer = Scorer(Counting())
-    for prediction, batch in labelled(Segments(), 2):
-        scorer.update(prediction, batch)
+    scorer = scored(Counting(), labelled(Segments(), 2))
     assert json.loads(json.dumps(scorer.scores()))["best"] == 1
 
 
@@ -305,10 +300,8 @@ def test_segmentation_is_broken_down_by_what_the_task_declares() -> None:
             return {"half": (np.arange(batch.y.shape[1]) >= batch.y.shape[1] // 2).astype(int)}
 
     task = Halves()
-    scorer = Scorer(task)
     stream = labelled(task, 5)
-    for prediction, batch in stream:
-        scorer.update(prediction, batch)
+    scorer = scored(task, stream)
     prediction, y = joined(stream)
     middle = y.shape[1] // 2
     for row, part in zip(scorer.slices()["half"], (slice(None, middle), slice(middle, None)), strict=True):
@@ -317,7 +310,7 @@ def test_segmentation_is_broken_down_by_what_the_task_declares() -> None:
 
 
 @pytest.mark.parametrize("task", [Labels(), Segments(), lrtasks.make("shift", length=12, shifts=4)])
-def test_scores_do_not_depend_on_slices(task: lrtasks.generators.Task) -> None:
+def test_scores_do_not_depend_on_slices(task: Task) -> None:
     batch = task.batch(range(4))
     prediction = np.maximum(batch.y, 0)
     with_slices, without = Scorer(task), Scorer(task, slices=False)
@@ -329,9 +322,8 @@ def test_scores_do_not_depend_on_slices(task: lrtasks.generators.Task) -> None:
 
 def test_a_class_that_is_neither_there_nor_predicted_has_no_score() -> None:
     task = Segments()
-    scorer = Scorer(task)
-    for prediction, batch in labelled(task, 5):
-        scorer.update(np.minimum(prediction, 1), batch._replace(y=np.minimum(batch.y, 1)))
+    stream = [(np.minimum(found, 1), batch._replace(y=np.minimum(batch.y, 1))) for found, batch in labelled(task, 5)]
+    scorer = scored(task, stream)
     by_class = [row["f1"] for row in scorer.slices()["class"]]
     assert len(by_class) == task.classes and all(f1 is None for f1 in by_class[2:])
     assert np.mean(by_class[:2]) == pytest.approx(scorer.scores()["macro_f1"], abs=1e-6)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from quick_runs import folders, run
+from quick_runs import cut_off, folders, run
 from toys import droppy, misshapen, plain
 
 from lrtasks.errors import UsageError
@@ -124,8 +124,7 @@ def test_no_tracker_of_an_earlier_run_stays_beside_a_new_record(tmp_path: Path) 
 
 
 def test_a_run_resumed_without_its_tracker_keeps_no_part_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(loop, "_save", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+    with cut_off(monkeypatch, "lrtasks.evaluation.loop._save"):
         run(plain, tmp_path / "broken", trackers="csv")
     run(plain, tmp_path / "broken")
     run(plain, tmp_path / "broken", trackers="csv")
@@ -147,8 +146,7 @@ def test_an_overwrite_that_ends_before_its_first_evaluation_keeps_the_trackers(
     (folder,) = folders(tmp_path)
     before = rows(folder), events(folder)
     for error in (KeyboardInterrupt, RuntimeError, UsageError):
-        with monkeypatch.context() as patch, pytest.raises(error):
-            patch.setattr(loop, "train", lambda *_, error=error, **__: (_ for _ in ()).throw(error("ended")))
+        with cut_off(monkeypatch, "lrtasks.evaluation.loop.train", error):
             run(plain, tmp_path, trackers=FILES, overwrite=True)
         assert (rows(folder), events(folder)) == before
 

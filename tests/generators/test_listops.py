@@ -76,16 +76,6 @@ def test_any_limits_that_are_accepted_are_kept(limits: Limits, seed: int) -> Non
         assert batch.y[row][batch.y[row] >= 0].tolist() == [node.value for node in nodes]
 
 
-def test_a_batch_is_its_samples_stacked() -> None:
-    task = lrtasks.make("listops", setting="small")
-    together = task.batch([5, 0, 3], seed=2)
-    for row, index in enumerate([5, 0, 3]):
-        alone = task.batch([index], seed=2)
-        assert (together.x[row] == alone.x[0]).all() and (together.y[row] == alone.y[0]).all()
-        for name, values in together.meta.items():
-            assert (values[row] == alone.meta[name][0]).all()
-
-
 def test_root_task_asks_for_the_value_of_the_whole_expression() -> None:
     task = lrtasks.make("listops-root", setting="small")
     batch = task.batch(range(32))

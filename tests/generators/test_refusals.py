@@ -57,7 +57,6 @@ PARAMETERS: list[tuple[str, dict[str, Any], str]] = [
     ),
     ("copying", {"mode": "suffix-lookup", "string": (80, 90), "ngram": 64}, "must be below 2"),
     ("selective-copying", {"alphabet": 2}, "alphabet must be at least 3"),
-    ("selective-copying", {"noise": 2**24}, r"noise \+ 2 memorise must be at most"),
     ("selective-copying", {"law": "mad", "spread": False}, "spread=false goes with law 'uniform' only"),
     ("chomsky", {"lengths": (5, 4)}, "lengths must be a minimum and a maximum in this order"),
     ("chomsky", {"law": "xlstm", "language": "odds-first"}, "law 'xlstm' has parity-check, .*, found odds-first"),

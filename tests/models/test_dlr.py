@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import io
 import math
 from pathlib import Path
 from typing import Any
@@ -153,16 +151,3 @@ def test_kernel_is_exact_at_a_million_positions() -> None:
     exact = (W * np.exp((-(p**2) + 1j * q) * position)).sum().real
     scale = np.abs(W).sum()
     assert abs(kernel(position + 1)[0, 0, position].item() - exact) < 1e-6 * scale
-
-
-def test_saved_model_gives_the_same_kernel() -> None:
-    spec = Spec("real", 8, 1)
-    model, other = (build("dlr", spec, spec, d_model=4, d_state=7) for _ in range(2))
-    model.blocks[0].mixer.kernel.q = exponentials.Frequencies(torch.rand(7, dtype=torch.float64))
-    file = io.BytesIO()
-    torch.save(model.state_dict(), file)
-    file.seek(0)
-    other.load_state_dict(torch.load(file))
-    x = torch.randn(1, 8, 1)
-    assert torch.equal(other(x), model(x))
-    assert torch.equal(copy.deepcopy(model)(x), model(x))

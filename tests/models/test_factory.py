@@ -473,16 +473,6 @@ def test_a_subclass_with_the_name_of_a_registered_model_is_told_from_it(tmp_path
     assert load_model(folder, model=Namesake)
 
 
-def test_overwrite_runs_again(tmp_path: Path) -> None:
-    run("attention", tmp_path, hyper={"d_model": 8})
-    record = read_records(tmp_path)[0][0][0] / "record.json"
-    before = record.stat().st_mtime_ns
-    run("attention", tmp_path, hyper={"d_model": 8})
-    assert record.stat().st_mtime_ns == before
-    run("attention", tmp_path, hyper={"d_model": 8}, overwrite=True)
-    assert record.stat().st_mtime_ns > before
-
-
 class Unmasked(nn.Module):
     """A mixer with a streaming form whose ``forward`` takes no mask."""
 

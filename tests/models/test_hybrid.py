@@ -230,12 +230,6 @@ def test_state_bytes_are_those_of_the_layers() -> None:
     assert state_bytes(both) == sum(state_bytes(part) or 0 for part in parts)
 
 
-def test_extra_losses_and_parameter_options_are_those_of_the_layers() -> None:
-    model = built("longvq:1,lstm:1", **{"longvq.codebook": 7})
-    model(torch.randn(2, 37, 3))
-    assert any(hasattr(module, "extra_losses") for module in model.modules())
-
-
 def test_an_own_argument_has_precedence_over_a_parameter_of_the_stack(own: Path) -> None:
     own.write_text(
         OWN.replace("width=3", "width=3, dropout=0.0").replace("()\n", "()\n        self.rate = dropout\n", 1)

@@ -87,13 +87,3 @@ def test_reaches_as_far_as_its_chunks() -> None:
     model(x)[0, 11].sum().backward()
     assert x.grad is not None
     assert (x.grad[0, :, 0] != 0).tolist() == [False] * 4 + [True] * 8
-
-
-def test_streaming_keeps_a_bounded_cache() -> None:
-    attention = MultiHeadAttention(8, 2, causal=True, chunk=4)
-    state = attention.initial_state(1)
-    kept = []
-    for _ in range(20):
-        _, state = attention.step(torch.randn(1, 8), state)
-        kept.append(state.k.shape[2])
-    assert kept == [1, 2, 3, 4] + [5, 6, 7, 8] * 4

@@ -35,7 +35,6 @@ SPECS = {
     "last positions": (Spec("real", LENGTH, 3), Spec("real", 9, 1)),
     "whole sequence": (Spec("token", LENGTH, 7), Spec("token", 1, 5, pooled=True)),
 }
-STREAMING = set(registry.built_in())
 HYBRIDS = ("seqboat", "seqboat-full", "seqboat-local", "mega", "mega-chunk", "longvq")
 LRA = ("listops", "listops-root", "pathfinder", "pathfinder-classification")
 

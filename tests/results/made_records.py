@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -51,6 +52,13 @@ def made(
         "cost": COST,
     }
     return RunRecord(**{**fields, **changes})
+
+
+def stored(record: RunRecord, folder: Path) -> Path:
+    """Write the record into ``folder``, which is made where there is none, and return it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    record.write(folder)
+    return folder
 
 
 def framed(records: Sequence[RunRecord]) -> pd.DataFrame:

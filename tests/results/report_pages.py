@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-from made_records import made
+from made_records import made, stored
 
 from lrtasks.results import RunRecord
 from lrtasks.results.report import Report, make_report
@@ -30,9 +30,7 @@ def report_of(*records: RunRecord) -> Report:
 def write_runs(folder: Path, *records: RunRecord) -> Path:
     """Write each record into a folder of its own below ``folder``."""
     for number, record in enumerate(records):
-        run = folder / record.task["name"].replace("/", "-")[:20] / f"run{number}"
-        run.mkdir(parents=True)
-        record.write(run)
+        stored(record, folder / record.task["name"].replace("/", "-")[:20] / f"run{number}")
     return folder
 
 

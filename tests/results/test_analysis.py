@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from made_records import made
+from made_records import made, stored
 from matplotlib.figure import Figure
 from PIL import Image
 from plugin_packages import IDENTITY, importable, write_package
@@ -133,9 +133,7 @@ def test_a_run_without_a_curve_is_refused(run: Path, tmp_path: Path) -> None:
 
 
 def test_a_folder_of_several_runs_is_refused(tmp_path: Path) -> None:
-    run = tmp_path / "shift" / "dlr"
-    run.mkdir(parents=True)
-    made().write(run)
+    stored(made(), tmp_path / "shift" / "dlr")
     with pytest.raises(UsageError, match=r"a folder of several runs; analyze takes one of them, such as .*shift/dlr$"):
         analysis.analyze(tmp_path, tmp_path / "out")
 
@@ -325,10 +323,8 @@ def test_a_record_does_not_choose_code_that_analyze_runs(run: Path, tmp_path: Pa
 
 
 def test_links_are_not_written_through(tmp_path: Path) -> None:
-    run, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
-    run.mkdir()
+    run, elsewhere = stored(made(curve=[{"step": 1, "loss": 1.0, "r2": 0.0}]), tmp_path / "run"), tmp_path / "elsewhere"
     elsewhere.mkdir()
-    made(curve=[{"step": 1, "loss": 1.0, "r2": 0.0}]).write(run)
     (run / "analysis").symlink_to(elsewhere)
     with pytest.raises(UsageError, match="is a symbolic link"):
         analysis.analyze(run, run / "analysis")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_records import framed, made
+from made_records import framed, made, stored
 from scipy import stats
 
 from lrtasks.errors import UsageError
@@ -368,10 +368,8 @@ def folders(command: Callable[..., Any]) -> Callable[..., Any]:
     for folder, extra in (("runs", 0.0), ("later", 0.01)):
         for model, scores in (("dlr", A), ("dss", B)):
             for record in runs(model, scores):
-                place = Path(folder) / f"{model}-{record.seed}"
-                place.mkdir(parents=True)
-                score = record.scores["test"]["r2"] + extra * record.seed
-                dataclasses.replace(record, scores={"test": {"r2": score}}).write(place)
+                record.scores = {"test": {"r2": record.scores["test"]["r2"] + extra * record.seed}}
+                stored(record, Path(folder) / f"{model}-{record.seed}")
     return lambda *words: command("compare", *words)
 
 
@@ -393,9 +391,8 @@ def test_models_of_a_folder(folders: Callable[..., Any]) -> None:
 
 def test_a_model_by_its_address_against_the_published_ones(folders: Callable[..., Any]) -> None:
     record = made(model="Own", score=0.8)
-    place = Path("mine/own")
-    place.mkdir(parents=True)
-    dataclasses.replace(record, model={**record.model, "address": "path/own.py:Own"}).write(place)
+    record.model["address"] = "path/own.py:Own"
+    stored(record, Path("mine/own"))
     words = ("path/own.py:Own", "published", "--folder", "mine", "--published")
     found = json.loads(folders(*words, "runs", "--json").out)
     assert [(entry["model"], entry["difference"]) for entry in found["differences"]] == [
@@ -417,8 +414,7 @@ def test_folders_against_each_other(folders: Callable[..., Any]) -> None:
     ]
     runs = json.loads(folders("runs/dlr-0", "runs/dss-0", "--json").out)
     assert (runs["differences"][0]["model"], runs["differences"][0]["seeds"]) == (None, [0])
-    Path("runs/old").mkdir()
-    dataclasses.replace(made(), schema=9).write(Path("runs/old"))
+    stored(dataclasses.replace(made(), schema=9), Path("runs/old"))
     said = folders("later", "runs")
     assert said.code == 0
     assert said.err == (
@@ -521,9 +517,3 @@ def test_a_model_that_is_not_causal_gets_no_verdict() -> None:
     assert not any(note.startswith("over") for note in compared(ahead[3:], behind[3:]).notes())
     one_seed = [*ahead[:3], dataclasses.replace(ahead[3], notes=notes), *runs("dlr", high, task="cumsum")[1:]]
     assert compared(one_seed, behind).by_task().keys() == {"shift"}
-
-
-def test_a_task_at_two_lengths_counts_once_over_all_tasks() -> None:
-    a = runs("dlr", [0.9, 0.8]) + runs("dlr", [0.9, 0.8], length=512) + runs("dlr", [0.9, 0.8], task="mips")
-    b = runs("dss", [0.5, 0.6]) + runs("dss", [0.5, 0.6], length=512) + runs("dss", [0.5, 0.6], task="mips")
-    assert any(note.startswith("over 2 tasks A is better on 2, B on 0") for note in compared(a, b).notes())

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from made_records import framed, made
+from made_records import framed, made, stored
 
 from lrtasks.errors import UsageError
 from lrtasks.results import frame
@@ -22,8 +22,7 @@ from lrtasks.results.frame import COLUMNS, make_frame, write_frame
 def test_one_row_per_run_with_parameters_scores_and_costs(tmp_path: Path) -> None:
     records = [made(score=0.6, floor=0.2), made(model="dss", seed=1, length=512, score=None, status="failed", cost={})]
     for record in records:
-        (tmp_path / record.model["name"]).mkdir()
-        record.write(tmp_path / record.model["name"])
+        stored(record, tmp_path / record.model["name"])
     runs = frame(tmp_path, str(tmp_path / "dss")).set_index("model")
     assert set(COLUMNS) <= {"model", *runs.columns}
     assert runs.loc["dlr", ["task", "seed", "status", "score", "floor", "baseline"]].to_list() == [
@@ -89,8 +88,7 @@ def test_columns_hold_what_their_descriptions_say() -> None:
 
 def test_what_cannot_be_read_is_left_out_with_a_warning(tmp_path: Path) -> None:
     for name in ("good", "bad"):
-        (tmp_path / name).mkdir()
-    made().write(tmp_path / "good")
+        stored(made(), tmp_path / name)
     (tmp_path / "bad" / "record.json").write_text("{")
     with pytest.warns(UserWarning, match=r"left out: .*bad/record\.json is damaged"):
         assert len(frame(tmp_path)) == 1
@@ -112,9 +110,8 @@ def test_copies_are_one_run_and_keep_the_place_of_the_first() -> None:
 @pytest.mark.filterwarnings("error::pandas.errors.PerformanceWarning")
 def test_many_columns_of_several_frames_give_no_warning(tmp_path: Path, command: Callable[..., Any]) -> None:
     for seed in range(2):
-        folder = tmp_path / "runs" / str(seed)
-        folder.mkdir(parents=True)
-        made(seed=seed, hyper={f"size{seed}{name}": "x" for name in range(100)}).write(folder)
+        record = made(seed=seed, hyper={f"size{seed}{name}": "x" for name in range(100)})
+        stored(record, tmp_path / "runs" / str(seed))
     assert command("table", "runs", "--frame", "runs.parquet").code == 0
     assert command("table", "runs", "runs.parquet").out == command("table", "runs").out
 
@@ -125,8 +122,7 @@ def test_a_frame_can_be_written_and_read_again(tmp_path: Path, command: Callable
         made(model="net", seed=1, hyper={"layers": "two", "kernel": [1, 2]}, score=None, status="failed", cost={}),
     ]
     for record in records:
-        (tmp_path / record.model["name"]).mkdir()
-        record.write(tmp_path / record.model["name"])
+        stored(record, tmp_path / record.model["name"])
     assert command("table", tmp_path, "--frame", "runs.parquet").out == "wrote runs.parquet\n"
     before, after = frame(tmp_path), frame("runs.parquet")
     assert list(after.columns) == list(before.columns)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_records import COST, framed, made
+from made_records import COST, framed, made, stored
 from matplotlib import cbook
 from matplotlib.text import Text
 
@@ -329,9 +329,7 @@ def test_any_name_of_a_model_is_drawn_as_it_is(kind: str) -> None:
 @pytest.fixture
 def results(command: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
     for number, model in enumerate(("dlr", "dss")):
-        folder = tmp_path / "runs" / str(number)
-        folder.mkdir(parents=True)
-        made(model=model, curve=curve(0.1, 0.5)).write(folder)
+        stored(made(model=model, curve=curve(0.1, 0.5)), tmp_path / "runs" / str(number))
     return lambda *words: command("plot", *words)
 
 

@@ -128,10 +128,6 @@ def test_a_run_on_other_parameters_is_another_instance() -> None:
     older = record(name, 0.9)
     del older.task["parameters"][left_out]
     assert profile(older).cells, "as if the parameter had been added later"
-    older = record("flip-flop", 0.9)
-    del older.task["parameters"]["clean"]  # as if it had been added later
-    older.task["parameters"]["instructions"] = TASKS["flip-flop"].parameters()["instructions"]
-    assert bool(profile(older).cells) == (TASKS["flip-flop"].parameters()["clean"] is False)
 
 
 def test_a_model_that_is_not_causal_is_named() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_records import made, tabled
+from made_records import made, stored, tabled
 
 from lrtasks.errors import UsageError
 from lrtasks.files import held
@@ -150,8 +150,7 @@ def test_a_record_file_stands_for_its_folder(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("shut", "open"):
-        (tmp_path / name).mkdir()
-        made().write(tmp_path / name)
+        stored(made(), tmp_path / name)
     scan = os.scandir
 
     def scandir(path: Any) -> Any:
@@ -168,8 +167,7 @@ def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pyte
 def test_one_damaged_record_hides_no_other(tmp_path: Path) -> None:
     seeds = {"a": 2, "c/deep": 1}
     for name, seed in seeds.items():
-        (tmp_path / name).mkdir(parents=True)
-        made(seed=seed).write(tmp_path / name)
+        stored(made(seed=seed), tmp_path / name)
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "record.json").write_text("{")
     found, problems = read_records(tmp_path)
@@ -203,8 +201,7 @@ def test_numbers_that_are_not_finite_are_read_as_none(tmp_path: Path) -> None:
 
 def test_links_to_folders_are_followed_once(tmp_path: Path) -> None:
     for name in ("there/cumsum/run", "here/shift/run"):
-        (tmp_path / name).mkdir(parents=True)
-        made(task=name.split("/")[1]).write(tmp_path / name)
+        stored(made(task=name.split("/")[1]), tmp_path / name)
     here = tmp_path / "here"
     (here / "cumsum").symlink_to(tmp_path / "there" / "cumsum")
     (here / "shift" / "again").symlink_to(here)
@@ -274,8 +271,8 @@ def test_tables_are_stored_by_column(tmp_path: Path) -> None:
     record.write(tmp_path)
     content = json.loads((tmp_path / "record.json").read_text())
     assert content["curve"] == {"step": [1, 2], "loss": [2.0, 1.0], "r2": [0.5, None]}
-    stored = {"position": {"label": ["first"], "r2": [0.5], "elements": [3]}, "distance": {}}
-    assert (content["slices"], content["further_slices"]) == (stored, {"2x": stored})
+    columns = {"position": {"label": ["first"], "r2": [0.5], "elements": [3]}, "distance": {}}
+    assert (content["slices"], content["further_slices"]) == (columns, {"2x": columns})
     whole = [curve[0], {**curve[1], "r2": None}]
     assert read_record(tmp_path) == dataclasses.replace(record, curve=whole)
 

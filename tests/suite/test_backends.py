@@ -23,13 +23,9 @@ def test_options_are_the_parameters_of_the_backend() -> None:
     ("name", "options", "message"),
     [
         ("rya", {}, "unknown backend 'rya'; did you mean 'ray'"),
-        ("local", {"address": "auto"}, "--address has no meaning with --backend local; it belongs to ray"),
-        ("local", {"gpus": 1}, "--gpus has no meaning with --backend local; it belongs to ray and slurm"),
         ("ray", {"slurm": ("partition=long",)}, "--slurm has no meaning with --backend ray; it belongs to slurm"),
         ("local", {"jobs": 0}, "jobs must be at least 1"),
         ("ray", {"cpus": 0}, "cpus must be at least 1, found 0"),
-        ("slurm", {"gpus": 0.5}, "gpus must be a whole number or none, found 0.5"),
-        ("slurm", {"slurm": ("partition",)}, "--slurm takes NAME=VALUE, found 'partition'"),
         ("slurm", {"jobs": 2, "slurm": ("array_parallelism=4",)}, "array_parallelism is given twice: .* by --slurm"),
     ],
 )

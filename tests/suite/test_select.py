@@ -28,10 +28,10 @@ def suite_of(seeds: int = 2, **settings: object) -> Suite:
 
 
 class Runner:
-    """Gives every run a validation score by its rate, and the opposite test score."""
+    """Gives every run a validation score by its rate and the opposite test score; ``change`` may edit its record."""
 
-    def __init__(self, out: Path, best: dict[str, float]) -> None:
-        self.out, self.best, self.calls = out, best, list[list[RunConfig]]()
+    def __init__(self, out: Path, best: dict[str, float], change: OnEnd = lambda *_: None) -> None:
+        self.out, self.best, self.change, self.calls = out, best, change, list[list[RunConfig]]()
 
     def __call__(self, runs: Sequence[RunConfig], on_end: OnEnd = lambda *_: None) -> list[RunRecord]:
         self.calls.append(list(runs))
@@ -40,6 +40,7 @@ class Runner:
             record = run.record("done")
             score = 0.9 if run.budget.lr == self.best[run.model.name] else 0.5
             record.scores = {"val": {"r2": score}, "test": {"r2": 1.4 - score}}
+            self.change(run, record)
             folder = run.folder(self.out.absolute())
             folder.mkdir(parents=True, exist_ok=True)
             record.write(folder)
@@ -66,32 +67,25 @@ def test_each_model_gets_its_best_rate_and_the_other_seeds_at_it(tmp_path: Path)
 
 
 def test_each_length_gets_a_rate_of_its_own(tmp_path: Path) -> None:
-    class ByLength(Runner):
-        def __call__(self, runs: Sequence[RunConfig], on_end: OnEnd) -> list[RunRecord]:
-            records = super().__call__(runs, on_end)
-            for run, record in zip(runs, records, strict=True):
-                record.scores["val"]["r2"] = -abs(run.budget.lr - {16: 0.001, 32: 0.1}[run.task.input.length])
-            return records
+    def by_length(run: RunConfig, record: RunRecord) -> None:
+        record.scores["val"]["r2"] = -abs(run.budget.lr - {16: 0.001, 32: 0.1}[run.task.input.length])
 
     suite = suite_of(seeds=2, length="16,32")
     owned = make_suite({"models": "dlr", "tasks": "cumsum"}, {"task.length": "16,32", "lr": "0.1,0.2"})
     assert require_selectable(suite, "val") == require_selectable(owned, "val") == ("lr",)
-    runs, _, _ = run_selected(suite, ("lr",), ByLength(tmp_path, {"dlr": 1.0, "attention": 1.0}), tmp_path)
+    runs, _, _ = run_selected(suite, ("lr",), Runner(tmp_path, {"dlr": 1.0, "attention": 1.0}, by_length), tmp_path)
     assert len(runs) == 8
     assert {(run.task.input.length, run.budget.lr) for run in runs} == {(16, 0.001), (32, 0.1)}
 
 
 def test_two_settings_are_chosen_together(tmp_path: Path) -> None:
-    class ByBoth(Runner):
-        def __call__(self, runs: Sequence[RunConfig], on_end: OnEnd) -> list[RunRecord]:
-            records = super().__call__(runs, on_end)
-            for run, record in zip(runs, records, strict=True):
-                record.scores["val"]["r2"] = float((run.budget.lr, run.model.parameters["d_state"]) == (0.1, 8))
-            return records
+    def by_both(run: RunConfig, record: RunRecord) -> None:
+        record.scores["val"]["r2"] = float((run.budget.lr, run.model.parameters["d_state"]) == (0.1, 8))
 
     given = {"length": 16, "steps": 4, "lr": "0.01,0.1", "d_state": "4,8"}
     suite = make_suite({"models": "dlr", "tasks": "cumsum", "seeds": 2}, given)
-    runs, records, _ = run_selected(suite, require_selectable(suite, "val"), ByBoth(tmp_path, {"dlr": 1.0}), tmp_path)
+    runner = Runner(tmp_path, {"dlr": 1.0}, by_both)
+    runs, records, _ = run_selected(suite, require_selectable(suite, "val"), runner, tmp_path)
     assert [(run.budget.lr, run.model.parameters["d_state"], run.seed) for run in runs] == [(0.1, 8, 0), (0.1, 8, 1)]
     assert all(record.selection["values"] == {"lr": [0.01, 0.1], "d_state": [4, 8]} for record in records)
 
@@ -105,30 +99,22 @@ def test_the_table_has_one_cell_per_model_with_its_rate(tmp_path: Path) -> None:
 
 
 def test_a_tie_goes_to_the_run_that_was_solved_earlier(tmp_path: Path) -> None:
-    class Tied(Runner):
-        def __call__(self, runs: Sequence[RunConfig], on_end: OnEnd) -> list[RunRecord]:
-            records = super().__call__(runs, on_end)
-            for run, record in zip(runs, records, strict=True):
-                record.scores["val"]["r2"] = 1.0 - 1e-5 * (run.budget.lr == 0.01)  # equal to four decimals
-                record.steps_to_solve = {0.001: 40, 0.01: 20, 0.1: None}[run.budget.lr]
-            return records
+    def tied(run: RunConfig, record: RunRecord) -> None:
+        record.scores["val"]["r2"] = 1.0 - 1e-5 * (run.budget.lr == 0.01)  # equal to four decimals
+        record.steps_to_solve = {0.001: 40, 0.01: 20, 0.1: None}[run.budget.lr]
 
     suite = suite_of(seeds=1)
-    runs, _, _ = run_selected(suite, suite.varied, Tied(tmp_path, {"dlr": 0.1, "attention": 0.1}), tmp_path)
+    runs, _, _ = run_selected(suite, suite.varied, Runner(tmp_path, {"dlr": 0.1, "attention": 0.1}, tied), tmp_path)
     assert {run.budget.lr for run in runs} == {0.01}
 
 
 def test_a_fourth_decimal_of_the_score_counts_more_than_the_steps(tmp_path: Path) -> None:
-    class Close(Runner):
-        def __call__(self, runs: Sequence[RunConfig], on_end: OnEnd) -> list[RunRecord]:
-            records = super().__call__(runs, on_end)
-            for run, record in zip(runs, records, strict=True):
-                record.scores["val"]["r2"] = 0.9921 if run.budget.lr == 0.01 else 0.992
-                record.steps_to_solve = 40 if run.budget.lr == 0.01 else 20
-            return records
+    def close(run: RunConfig, record: RunRecord) -> None:
+        record.scores["val"]["r2"] = 0.9921 if run.budget.lr == 0.01 else 0.992
+        record.steps_to_solve = 40 if run.budget.lr == 0.01 else 20
 
     suite = suite_of(seeds=1)
-    runs, _, _ = run_selected(suite, suite.varied, Close(tmp_path, {"dlr": 0.1, "attention": 0.1}), tmp_path)
+    runs, _, _ = run_selected(suite, suite.varied, Runner(tmp_path, {"dlr": 0.1, "attention": 0.1}, close), tmp_path)
     assert {run.budget.lr for run in runs} == {0.01}
 
 
@@ -156,18 +142,12 @@ def test_a_selection_with_fewer_seeds_keeps_the_other_seeds_at_the_same_value(tm
 
 
 def test_a_selection_of_more_settings_takes_the_place_of_one_of_fewer(tmp_path: Path) -> None:
-    class Decayed(Runner):
-        def __call__(self, runs: Sequence[RunConfig], on_end: OnEnd = lambda *_: None) -> list[RunRecord]:
-            found = [run.folder(self.out.absolute()) for run in runs]
-            before = [read_record(folder).selection if folder.exists() else {} for folder in found]
-            records = super().__call__(runs)
-            for run, record, selection in zip(runs, records, before, strict=True):
-                record.scores["val"]["r2"] += run.budget.weight_decay
-                record.selection = selection
-                on_end(run, record)
-            return records
+    def decayed(run: RunConfig, record: RunRecord) -> None:
+        record.scores["val"]["r2"] += run.budget.weight_decay
+        folder = run.folder(tmp_path)
+        record.selection = read_record(folder).selection if folder.exists() else {}
 
-    runner = Decayed(tmp_path, {"dlr": 0.1, "attention": 0.1})
+    runner = Runner(tmp_path, {"dlr": 0.1, "attention": 0.1}, decayed)
     run_selected(suite_of(3, lr="0.01,0.1"), ("lr",), runner, tmp_path)
     suite = suite_of(3, lr="0.01,0.1", weight_decay="0.0,0.5")
     run_selected(suite, ("lr", "weight_decay"), runner, tmp_path)
@@ -255,17 +235,12 @@ def test_a_record_that_is_not_the_runs_own_is_left_alone(tmp_path: Path, spoiled
 
 
 def test_a_run_that_failed_is_given_back(tmp_path: Path) -> None:
-    class Failing(Runner):
-        def __call__(self, runs: Sequence[RunConfig], on_end: OnEnd) -> list[RunRecord]:
-            records = super().__call__(runs, on_end)
-            for run, record in zip(runs, records, strict=True):
-                record.status = {0.001: "failed", 0.01: "diverged"}.get(run.budget.lr, "done")
-            return records
+    def failing(run: RunConfig, record: RunRecord) -> None:
+        record.status = {0.001: "failed", 0.01: "diverged"}.get(run.budget.lr, "done")
 
     suite = suite_of(seeds=2)
-    chosen, records, failed = run_selected(
-        suite, ("lr",), Failing(tmp_path, {"dlr": 0.01, "attention": 0.01}), tmp_path
-    )
+    runner = Runner(tmp_path, {"dlr": 0.01, "attention": 0.01}, failing)
+    chosen, records, failed = run_selected(suite, ("lr",), runner, tmp_path)
     assert {run.budget.lr for run in chosen} == {0.1} and len(chosen) == 4
     assert [record.status for record in records] == ["done"] * 4
     assert [(record.budget["lr"], record.status) for record in failed.values()] == [(0.001, "failed")] * 2
@@ -282,14 +257,10 @@ def test_refused_runs_leave_no_folders(tmp_path: Path) -> None:
 
 
 def test_no_other_seed_runs_if_the_first_finished_at_no_value(tmp_path: Path) -> None:
-    class Failing(Runner):
-        def __call__(self, runs: Sequence[RunConfig], on_end: OnEnd = lambda *_: None) -> list[RunRecord]:
-            records = super().__call__(runs, on_end)
-            for run, record in zip(runs, records, strict=True):
-                record.status = "failed" if run.model.name == "dlr" else "done"
-            return records
+    def failing(run: RunConfig, record: RunRecord) -> None:
+        record.status = "failed" if run.model.name == "dlr" else "done"
 
-    runner = Failing(tmp_path, {"dlr": 0.01, "attention": 0.01})
+    runner = Runner(tmp_path, {"dlr": 0.01, "attention": 0.01}, failing)
     chosen, records, _ = run_selected(suite_of(seeds=3), ("lr",), runner, tmp_path)
     assert [(run.model.name, run.seed) for run in runner.calls[1]] == [("attention", 1), ("attention", 2)]
     assert [(run.model.name, record.status) for run, record in zip(chosen, records, strict=True)] == [
@@ -299,29 +270,23 @@ def test_no_other_seed_runs_if_the_first_finished_at_no_value(tmp_path: Path) ->
 
 
 def test_a_negative_score_is_better_than_none(tmp_path: Path) -> None:
-    class Poor(Runner):
-        def __call__(self, runs: Sequence[RunConfig], on_end: OnEnd) -> list[RunRecord]:
-            records = super().__call__(runs, on_end)
-            for run, record in zip(runs, records, strict=True):
-                record.scores = {"val": {"r2": -0.5}} if run.budget.lr == 0.01 else {}
-                record.status = "done" if run.budget.lr == 0.01 else "failed"
-            return records
+    def poor(run: RunConfig, record: RunRecord) -> None:
+        record.scores = {"val": {"r2": -0.5}} if run.budget.lr == 0.01 else {}
+        record.status = "done" if run.budget.lr == 0.01 else "failed"
 
-    chosen, _, _ = run_selected(suite_of(seeds=1), ("lr",), Poor(tmp_path, {"dlr": 1, "attention": 1}), tmp_path)
+    chosen, _, _ = run_selected(
+        suite_of(seeds=1), ("lr",), Runner(tmp_path, {"dlr": 1, "attention": 1}, poor), tmp_path
+    )
     assert {run.budget.lr for run in chosen} == {0.01}
 
 
 def test_nothing_is_chosen_while_another_process_works_on_a_candidate(tmp_path: Path) -> None:
-    class Shared(Runner):
-        def __call__(self, runs: Sequence[RunConfig], on_end: OnEnd = lambda *_: None) -> list[RunRecord]:
-            records = super().__call__(runs)
-            for run, record in zip(runs, records, strict=True):
-                if (run.model.name, run.budget.lr) == ("dlr", 0.1):
-                    record.status = "running"
-            return records
+    def shared(run: RunConfig, record: RunRecord) -> None:
+        if (run.model.name, run.budget.lr) == ("dlr", 0.1):
+            record.status = "running"
 
     suite = suite_of(lr="0.01,0.1")
-    runner = Shared(tmp_path, {"dlr": 0.01, "attention": 0.01})
+    runner = Runner(tmp_path, {"dlr": 0.01, "attention": 0.01}, shared)
     runs, records, failed = run_selected(suite, ("lr",), runner, tmp_path)
     assert [(run.model.name, run.budget.lr, run.seed) for run in runs] == [
         ("dlr", 0.01, 0),
@@ -334,15 +299,11 @@ def test_nothing_is_chosen_while_another_process_works_on_a_candidate(tmp_path: 
 
 
 def test_a_chosen_run_that_failed_is_not_among_those_at_other_values(tmp_path: Path) -> None:
-    class Failing(Runner):
-        def __call__(self, runs: Sequence[RunConfig], on_end: OnEnd) -> list[RunRecord]:
-            records = super().__call__(runs, on_end)
-            for record in records:
-                record.status = "failed"
-            return records
+    def failing(_: RunConfig, record: RunRecord) -> None:
+        record.status = "failed"
 
-    failing = Failing(tmp_path, {"dlr": 1, "attention": 1})
-    chosen, _, failed = run_selected(suite_of(seeds=1), ("lr",), failing, tmp_path)
+    runner = Runner(tmp_path, {"dlr": 1, "attention": 1}, failing)
+    chosen, _, failed = run_selected(suite_of(seeds=1), ("lr",), runner, tmp_path)
     assert {run.budget.lr for run in chosen} == {0.001}
     assert sorted(record.budget["lr"] for record in failed.values()) == [0.01, 0.01, 0.1, 0.1]
 
@@ -395,36 +356,26 @@ def test_what_cannot_be_selected_is_refused(settings: dict[str, object], by: str
 def test_a_later_parameter_with_its_default_can_be_selected(tmp_path: Path) -> None:
     """The identity of a run leaves out such a value, but it is one of the values that are compared."""
 
-    class WithoutConvolution(Runner):
-        """The run without short convolutions has the best score on validation."""
-
-        def __call__(self, runs: Sequence[RunConfig], on_end: OnEnd = lambda *_: None) -> list[RunRecord]:
-            records = super().__call__(runs, on_end)
-            for run, record in zip(runs, records, strict=True):
-                record.scores["val"] = {"r2": 0.5 if run.model.parameters.get("conv") else 0.9}
-            return records
+    def without_convolution_is_best(run: RunConfig, record: RunRecord) -> None:
+        record.scores["val"] = {"r2": 0.5 if run.model.parameters.get("conv") else 0.9}
 
     given = {"length": 16, "steps": 4, "conv": "true,false"}
     suite = make_suite({"models": "transformer", "tasks": "cumsum", "seeds": 2}, given)
-    _, records, _ = run_selected(suite, ("conv",), WithoutConvolution(tmp_path, {"transformer": 0.1}), tmp_path)
+    runner = Runner(tmp_path, {"transformer": 0.1}, without_convolution_is_best)
+    _, records, _ = run_selected(suite, ("conv",), runner, tmp_path)
     assert len(records) == 2
     (one,) = frame(tmp_path)["selected"].unique()
     assert one == '{"conv": false}'
 
 
 def test_a_failed_seed_of_an_earlier_choice_leaves_the_table(tmp_path: Path) -> None:
-    class Failing(Runner):
-        def __call__(self, runs: Sequence[RunConfig], on_end: OnEnd = lambda *_: None) -> list[RunRecord]:
-            records = super().__call__(runs)
-            for run, record in zip(runs, records, strict=True):
-                if run.seed == 1 and run.budget.lr == 0.1:
-                    record.status = "failed"
-                    record.write(run.folder(self.out.absolute()))
-                on_end(run, record)
-            return records
+    def failing(run: RunConfig, record: RunRecord) -> None:
+        if run.seed == 1 and run.budget.lr == 0.1:
+            record.status = "failed"
 
     for rates, best in (("0.01,0.1", 0.1), ("0.1,1.0", 1.0)):
-        run_selected(suite_of(lr=rates), ("lr",), Failing(tmp_path, {"dlr": best, "attention": best}), tmp_path)
+        runner = Runner(tmp_path, {"dlr": best, "attention": best}, failing)
+        run_selected(suite_of(lr=rates), ("lr",), runner, tmp_path)
     assert [cell["statuses"] for cell in make_table(frame(tmp_path)).cells] == [["done", "done"]] * 2
 
 
