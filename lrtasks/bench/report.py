@@ -130,7 +130,8 @@ def growth(costs: Iterable[tuple[int, float | None]]) -> dict[str, float] | None
         return None
     x, y = np.array(points).T
     slope, last = np.polyfit(x, y, 1)[0], (y[-1] - y[-2]) / (x[-1] - x[-2])
-    return {"slope": round(float(slope), 6), "last": round(float(last), 6), "points": len(points)}
+    # + 0.0: no -0.0, whose sign depends on the machine
+    return {"slope": round(float(slope), 6) + 0.0, "last": round(float(last), 6) + 0.0, "points": len(points)}
 
 
 class Report:

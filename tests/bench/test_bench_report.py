@@ -124,6 +124,11 @@ def test_tables_for_people() -> None:
     assert "seqboat,4096,2.0" in formats.render("csv", content=report.rows())
 
 
+def test_the_growth_of_a_constant_cost_is_zero_without_a_sign() -> None:
+    found = [growth([(1024, cost), (4096, cost), (16384, cost)]) for cost in range(2, 200)]
+    assert {str(grown["slope"]) for grown in found if grown is not None} == {"0.0"}
+
+
 def test_growth_from_fewer_lengths_says_so() -> None:
     failed = made("seqboat", 16384, 1, 1, training={"reason": "out of memory"})
     (line,) = [line for line in Report([*some(), failed]).tables()[2].lines if line[0] == "seqboat"]
