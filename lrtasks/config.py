@@ -233,7 +233,7 @@ def assign(
             every = sorted({*options, *(entry for names in known.values() for entry in names or ())})
             others = [entry for entry in every if entry.replace("-", "_") != name]
             hint = suggestion(name, others)
-            # list the parameters of the owners of close names; if there is none, those of all owners except the budget
+            # list the parameters of the owners of close names; without such owners, of all owners except the budget
             near = [owner for owner, names in known.items() if any(repr(entry) in hint for entry in names or ())]
             owners = near or [owner for owner in known if owner != "budget"]
             listed = [f"{owner} has: {', '.join(names)}" for owner in owners if (names := known[owner])]

@@ -12,6 +12,8 @@ from operator import index
 from pathlib import Path
 from typing import Any
 
+PACKAGE = Path(__file__).parent
+"""Folder of this package."""
 _SPACE = re.compile(r"[\t\n\v\f\r\x85\u2028\u2029]+")
 _CONTROL = re.compile(
     r"[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\ud800-\udfff\ufffe\uffff]"

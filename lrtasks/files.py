@@ -17,7 +17,7 @@ from lrtasks.errors import UsageError
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP)
 """Errors of a file system that has no locks, such as NFS without its lock service."""
 SECONDS_TO_LOOK = 0.2
-"""Longest time for which :func:`is_held`, which takes the lock for a moment, may keep out a process that wants it."""
+"""Time for which a process waits for a lock, because :func:`is_held` in another process takes it for a moment."""
 
 
 def require_folder(folder: Path, what: str) -> None:

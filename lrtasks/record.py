@@ -187,7 +187,7 @@ class RunRecord:
 
 
 def name_of_test_set(address: str) -> str:
-    """Return the name of the test on the stored dataset at ``address``: that of its folder."""
+    """Return the name of the test on the stored dataset at ``address``: the name of its folder."""
     return address.rstrip("/").rpartition("/")[2]
 
 
@@ -238,9 +238,7 @@ def read_record(path: str | Path) -> RunRecord:
 
 
 def current_record(path: Path) -> RunRecord:
-    """Read a record as :func:`read_record` does.
-
-    A run that the file calls ``running``, but that no process works on, gets the status ``interrupted``.
+    """Read a record as :func:`read_record` does; the status of a running run without a process is ``interrupted``.
 
     Raises:
         UsageError: in the cases of :func:`read_record`.
@@ -311,7 +309,7 @@ def _to_rows(columns: Any) -> Any:
 def read_records(folder: Path | str) -> tuple[list[tuple[Path, RunRecord]], list[str]]:
     """Read all records below ``folder``, sorted by path; follow links to folders, but read each folder only once.
 
-    A file ``record.json`` stands for its folder. The status of each record is that of :func:`current_record`.
+    A file ``record.json`` stands for its folder. Each record is read by :func:`current_record`.
 
     Returns:
         ``(folder, record)`` pairs, and one line for each file or folder that could not be read.

@@ -291,7 +291,7 @@ The modules that such an object uses may be imported again after an edit; the ob
 """
 
 _CONTENTS: dict[tuple[int, Path], tuple[Any, bytes]] = {}
-"""Contents of source files by import and file; the import is kept, so that no other object gets its id."""
+"""Contents of source files by file and by id of the import; the import is kept, so that its id stays unique."""
 
 
 def source_digest(target: Any) -> str | None:
@@ -313,7 +313,7 @@ def source_digest(target: Any) -> str | None:
 
 
 def _digest_as_imported(own: Path, module: ModuleType | None) -> str:
-    """Return :func:`file_digest` of the file of ``module``, with the contents of files at their first digest."""
+    """Return :func:`file_digest` of the file ``own`` of ``module``, from the contents that files had at first."""
     owners: dict[str, Any] = {file: sys.modules[name] for name, file in _imported_modules()}
     owners[str(own)] = module
 
@@ -329,7 +329,7 @@ def _digest_as_imported(own: Path, module: ModuleType | None) -> str:
 def address_digest(address: str) -> str:
     """Return the digest of the file that an address names; :func:`load_object` has imported it.
 
-    As in :func:`source_digest`, the digest is that of the content that Python runs.
+    As in :func:`source_digest`, the digest is of the content that Python runs, not of a later edit.
     """
     place = address.rpartition(":")[0]
     if place.endswith(".py"):  # imported again after each edit
@@ -392,8 +392,8 @@ def _imports(content: bytes) -> list[tuple[int, tuple[str, ...]]]:
 def _places(path: Path, file: Path, level: int, words: Sequence[str]) -> list[Path]:
     """Return the files in the folder or package of ``path`` that an import of ``words`` by ``file`` executes.
 
-    Packages that are installed next to that of ``path``, and this package, are left out. If ``path`` itself is in an
-    installed package, only the files of its own folder count: such packages are large and seldom edited.
+    This package and other installed packages are left out. If ``path`` itself is in an installed package, only the
+    files of its own folder count: such packages are large and seldom edited.
     """
     folder, installed = path.parent, not _INSTALLED.isdisjoint(path.parts)
     if level:
@@ -509,9 +509,9 @@ def _forget_modules(files: Collection[Path]) -> None:
 
 
 def _forget_namesakes(file: Path) -> None:
-    """Let ``file`` import the modules of its own folder although modules of another folder have their names.
+    """Let ``file`` import modules of its own folder that have the names of modules from other folders.
 
-    Objects that were made from the other modules keep them.
+    Existing objects keep the other modules.
     """
     folder = file.parent
     inside = (own.relative_to(folder).parts[0] for own in _with_imported(file) if own.is_relative_to(folder))

@@ -33,7 +33,7 @@ from lrtasks.spec import Spec
 WARM_UP = 32
 """Length of the sequence that makes torch and Numba load libraries and compiled loops before memory is counted."""
 LONGEST_WAIT = 2e6
-"""Largest number of seconds that a process is waited for; Python takes no timeout of 2^31 ms."""
+"""Longest time to wait for a process, in seconds; Python accepts no timeout of 2^31 ms."""
 
 # processes are forked from one that has imported torch and done nothing else; an optimiser would import torch._dynamo
 _processes = multiprocessing.get_context("forkserver")
@@ -271,6 +271,6 @@ def _serve(sender: Connection, function: Callable[..., Any], arguments: tuple[An
         with redirect_stdout(sys.stderr):  # output of the model's code must not mix with the result
             sender.send(function(*arguments))
     except UsageError as error:
-        sender.send({"reason": " ".join(str(error).split())})
+        sender.send({"reason": str(error)})
     except Exception as error:
         sender.send({"reason": "out of memory" if is_shortage(error) else with_line(error)})

@@ -57,12 +57,12 @@ def read_measurements(folder: Path) -> list[dict[str, Any]]:
         for name in SHARED:
             if entry["identity"].get(name) != found[first]["identity"].get(name):
                 differ = f"{first} and {file} were measured with different {name}"
-                raise UsageError(f"{differ}; keep them in folders of their own")
+                raise UsageError(f"{differ}; keep them in separate folders")
         model = entry["identity"]["model"]
         other = firsts.setdefault(model, file)
         if any(entry["identity"].get(name) != found[other]["identity"].get(name) for name in ("hyper", "module")):
             differ = f"{other} and {file} were measured with different settings or different code of {model}"
-            raise UsageError(f"{differ}; remove one, or keep them in folders of their own")
+            raise UsageError(f"{differ}; remove one, or keep them in separate folders")
 
     def order(entry: dict[str, Any]) -> tuple[int, bool, str]:
         model: str = entry["identity"]["model"]
@@ -228,7 +228,7 @@ class Report:
             for phase in PHASES:
                 if phase not in reasons and row[f"{phase}_speed"] is None:
                     missing.append(f"{name}: {phase} was timed alone: the Transformer failed, or both together")
-            if row["model"] not in settings:  # without the shared parameters and options that are off
+            if row["model"] not in settings:  # leave out shared parameters, and options that are off
                 own = [
                     f"{key} {'none' if value is None else value}"
                     for key, value in entry["identity"]["hyper"].items()

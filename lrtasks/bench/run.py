@@ -117,10 +117,10 @@ def run_bench(cases: Sequence[Case], out: Path, *, time_limit: float = 600.0) ->
                     raise UsageError(f"{file} is a measurement of something else; remove it")
             else:
                 found = _measure(case, time_limit, {} if case.model == BASELINE else baseline)
-                before = sources[case.model]  # a random name for an object without a source file
-                own = before and not before.startswith("object ")
-                # a new process imports the present files, as those that measured did
-                if own and run_in_process(attrgetter("factory.source"), case, time_limit=math.inf) != before:
+                source = sources[case.model]
+                has_file = source and not source.startswith("object ")
+                # a new process imports the present files, as the measuring processes did
+                if has_file and run_in_process(attrgetter("factory.source"), case, time_limit=math.inf) != source:
                     raise UsageError(f"{case.model} was edited while it was measured; give the same command again")
                 write_atomically(file, (json.dumps(found, indent=1, allow_nan=False) + "\n").encode())
             if case.model == BASELINE:

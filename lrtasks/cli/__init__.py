@@ -19,13 +19,11 @@ from typing import Annotated, Any
 import typer
 
 from lrtasks import __version__
-from lrtasks.errors import UsageError, in_one_line, own_frames, suggestion, with_line
+from lrtasks.errors import PACKAGE, UsageError, in_one_line, own_frames, suggestion, with_line
 from lrtasks.machine import set_process_defaults
 
 # the base class of typer's own errors; newer versions of typer contain a copy of click, older ones import click
 _CommandLineError: Any = next(cls for cls in typer.BadParameter.__mro__ if cls.__name__ == "ClickException")
-
-PACKAGE = Path(__file__).parents[1]
 
 _SINGLE_DASH = re.compile(r"-[a-np-zA-Z][\w-]+(=.*)?")
 """A long option with one dash. Typer would read it as several short options, and the letter h prints the help."""

@@ -64,7 +64,7 @@ def screen(progress: SuiteProgress) -> Group:
 def grid(progress: SuiteProgress) -> Table:
     """Return a table of tasks and models. The longer list makes the rows; rows with unfinished runs come first.
 
-    The labels are those of the table of results. A cell shows the mean score of the finished seeds, a status symbol, or
+    The labels are as in the table of results. A cell shows the mean score of the finished seeds, a status symbol, or
     both.
     """
     from rich.markup import escape

@@ -61,7 +61,7 @@ Unequal = Annotated[bool, Option("--unequal-budgets", help="Allow unequal budget
 
 
 def config_options(argument: str, panel: str, *classes: type[Config], **defaults: Any) -> Callable[[Command], Command]:
-    """Add an option to a command for each parameter of ``classes``; the help shows them in a panel of their own.
+    """Add an option to a command for each parameter of ``classes``; the help shows them in a separate panel.
 
     The command receives the given values by name as its keyword argument ``argument``. A parameter that several classes
     have becomes one option. The help shows ``defaults`` instead of the defaults of the classes.
@@ -253,7 +253,7 @@ ENDINGS = {".txt": "text", ".md": "markdown", ".csv": "csv", ".json": "json", ".
 
 
 def chosen_format(form: str | None, as_json: bool, formats: Sequence[str] = FORMATS, out: Path | None = None) -> str:
-    """Return the format of ``--json`` or ``--format``, else that of the suffix of ``out``, else ``text``.
+    """Return the format that ``--json``, ``--format`` or the suffix of ``out`` names, in this order, else ``text``.
 
     Raises:
         UsageError: if the format is not in ``formats``, or the ending belongs to none of them.
@@ -261,7 +261,7 @@ def chosen_format(form: str | None, as_json: bool, formats: Sequence[str] = FORM
     if form is None and out is not None and out.suffix and not as_json:
         form = ENDINGS.get(out.suffix.lower())
         if form not in formats:
-            endings = ", ".join(ending for ending, of in ENDINGS.items() if of in formats)
+            endings = ", ".join(ending for ending, name in ENDINGS.items() if name in formats)
             raise UsageError(f"--out writes {endings}, found {out}; --format allows any name")
     form = form or "text"
     require_known("format", form, formats)

@@ -44,7 +44,7 @@ def table(
         ),
     ] = False,
     frame: Annotated[
-        Path | None, Option(help="Instead write the frame, one row per run, to this .parquet or .csv file.")
+        Path | None, Option(help="Print no table; write a frame, one row per run, to this .parquet or .csv file.")
     ] = None,
     out: options.OutFile = None,
     as_json: options.JsonFormat = False,

@@ -244,9 +244,8 @@ def print_plan(runs: Sequence[RunConfig], out: Path, *, device: str, overwrite: 
 def print_solved(name: str, runs: Sequence[RunConfig], records: Sequence[RunRecord], solved: float) -> None:
     """Print, for each model, the largest value of a varied setting at which all its runs solve the task.
 
-    ``name`` is a bare name, or has its owner.
-    A run solves the task if its scaled score is at least ``solved``. If the values are not numbers, print all values at
-    which the runs solve the task.
+    ``name`` is a bare name, or has its owner. A run solves the task if its scaled score is at least ``solved``. If the
+    values are not numbers, print all values at which the runs solve the task.
     """
     from lrtasks.config import split_setting
     from lrtasks.metrics import scaled_score
@@ -257,11 +256,11 @@ def print_solved(name: str, runs: Sequence[RunConfig], records: Sequence[RunReco
     reached: dict[str, dict[Any, bool]] = {}
     for run, record in zip(runs, records, strict=True):
         label = run.model.name if named[run.model.name] == 1 else str(run.model.address)  # two files may use one name
-        score, baseline, own = record.headline(), record.best_baseline(), reached.setdefault(label, {})
-        ok = score is not None and baseline is not None and scaled_score(score, baseline[1]) >= solved
+        score, floor, own = record.headline(), record.floor("test"), reached.setdefault(label, {})
+        ok = score is not None and floor is not None and scaled_score(score, floor) >= solved
         for key, value in run.settings.items():
-            of, setting = split_setting(key)
-            if setting == bare and owner in (None, of):  # a run lacks a setting that belongs to another model
+            key_owner, setting = split_setting(key)
+            if setting == bare and owner in (None, key_owner):  # a run lacks a setting that belongs to another model
                 value = value if type(value) in (int, float) else as_given(value)
                 own[value] = own.get(value, True) and ok
     numbers = not any(isinstance(value, str) for values in reached.values() for value in values)

@@ -31,13 +31,12 @@ ENDINGS = (".html", ".svg", ".pdf", ".png")
 """File formats of a profile."""
 
 BACKEND_CLASSES = [backends.backend_class(name) for name in backends.BACKENDS]
-backend_options = options.config_options("where", "Where the runs execute", *BACKEND_CLASSES)
 PROFILE_JOBS = min(2, cores())
 """Default of ``--jobs`` in ``profile`` on this machine."""
 
 
 @runs.budget_options
-@backend_options
+@options.config_options("where", "Where the runs execute", *BACKEND_CLASSES)
 def how_options(
     context: Context,
     where: dict[str, Any],

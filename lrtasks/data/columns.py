@@ -160,7 +160,7 @@ def row_group(columns: Sequence[Column]) -> int:
 
 def array_bytes(columns: Sequence[Column]) -> int:
     """Return the number of bytes of one sample in the generator's arrays, at 8 bytes per value."""
-    return sum(column.elements * 8 for column in columns) or 1
+    return sum(column.elements * 8 for column in columns)
 
 
 # Conversion to and from Arrow

@@ -24,8 +24,8 @@ import pyarrow.parquet as pq
 
 from lrtasks.data.columns import INDEX, declared, decode, row_group, sample_bytes
 from lrtasks.data.export import listed_images
-from lrtasks.data.manifest import MANIFEST, Manifest, differences, old_data, read_manifest
-from lrtasks.data.store import HIDDEN, Store
+from lrtasks.data.manifest import MANIFEST, PLAN, Manifest, differences, old_data, read_manifest
+from lrtasks.data.store import Store
 from lrtasks.errors import LostDataError, UsageError, first_line, require_known, require_whole
 from lrtasks.generators.base import Split, Task, registry, require_indices, stack
 from lrtasks.registry import file_source
@@ -124,7 +124,7 @@ class StoredDataset:
         Raises:
             UsageError: for an unknown or empty split, if there is no index, or for an index that is not a whole number
                 or is out of range.
-            LostDataError: for a file that cannot be read, or that belongs to another dataset by now.
+            LostDataError: for a file that cannot be read, or that another dataset has replaced.
         """
         require_known("split", split, self.counts)
         if not self.counts[split]:
@@ -258,7 +258,7 @@ def _reachable(path: str | os.PathLike[str]) -> Store:
 def _opened(path: str | os.PathLike[str]) -> tuple[Store, Manifest]:
     store = _reachable(path)
     with store.explained():
-        if not store.exists(MANIFEST) and store.exists(f"{HIDDEN}/plan.json"):
+        if not store.exists(MANIFEST) and store.exists(PLAN):
             raise UsageError(f"{path} is unfinished: there is no manifest; run the same generate again to finish it")
         return store, read_manifest(store)
 

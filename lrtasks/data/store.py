@@ -211,7 +211,7 @@ class Store:
 
 
 def partial_of(name: str) -> str | None:
-    """Return the file name whose unfinished copy is ``name`` (last part of the path); ``None`` for other names.
+    """Return the name (without folders) of the file whose unfinished copy is ``name``; ``None`` for other names.
 
     >>> partial_of(".lrtasks/partial/train-00000.parquet.71-0123abcd"), partial_of("notes")
     ('train-00000.parquet', None)

@@ -401,7 +401,7 @@ def _make(
     def settle() -> None:
         """Find the duplicates of shards in order, up to the first shard without a record."""
         while unsettled and (shard := unsettled[0]) in records:
-            attempts = _settle(task, plan.seed, unsettled.popleft(), records[shard].digests, taken)
+            attempts = _find_duplicates(task, plan.seed, unsettled.popleft(), records[shard].digests, taken)
             if attempts != records[shard].attempts:
                 again.append((shard, attempts))
 
@@ -434,7 +434,7 @@ def _kept(store: Store, plan: Manifest, shards: list[Shard]) -> dict[Shard, Reco
         return {shard: record for shard, record in found if record is not None}
 
 
-def _settle(task: Task, seed: int, shard: Shard, digests: list[str | None], taken: set[str]) -> dict[int, int]:
+def _find_duplicates(task: Task, seed: int, shard: Shard, digests: list[str | None], taken: set[str]) -> dict[int, int]:
     """Return the attempt for each index that must be drawn again; add the digests of the shard to ``taken``."""
     attempts = {}
     for index, digest in zip(shard.indices, digests, strict=True):

@@ -127,7 +127,7 @@ class Replay:
 
 @dataclass
 class Streams:
-    """Training, validation and test batches of a run; ``digest`` is that of the stored dataset."""
+    """Training, validation and test batches of a run, and the digest of its stored dataset, if there is one."""
 
     train: BatchStream
     val: Replay
@@ -224,7 +224,7 @@ def load(stream: BatchStream, numbers: range, *, workers: int, pin: bool = False
         # a thread briefly holds a lock of the interpreter. A process forked in this moment waits forever (gh-112275).
         time.sleep(SECONDS_TO_CALM)
     loader = DataLoader(
-        _Carrying(stream),
+        _ErrorsAsValues(stream),
         batch_size=None,
         sampler=numbers,
         num_workers=workers,
@@ -243,7 +243,7 @@ def load(stream: BatchStream, numbers: range, *, workers: int, pin: bool = False
     except (ConnectionError, EOFError) as error:
         if not workers:
             raise
-        # the worker died while it handed over a batch; errors of its own arrive as values
+        # the worker died while it sent a batch; its own errors arrive as values
         raise RuntimeError(f"DataLoader worker (pid unknown) is lost: {first_line(error)}") from error
 
 
@@ -260,8 +260,8 @@ def worker_count(workers: int | str) -> int:
     return workers
 
 
-class _Carrying(Dataset[Loaded | Exception]):
-    """A stream that returns errors as values; a message raised in a worker would arrive with the worker's traceback."""
+class _ErrorsAsValues(Dataset[Loaded | Exception]):
+    """A stream that returns errors as values: DataLoader adds the worker's traceback to the message of a raised one."""
 
     def __init__(self, stream: BatchStream) -> None:
         self._stream = stream
@@ -286,8 +286,7 @@ def _unchanged(loaded: Any) -> Any:
 def _leave_interrupts_to_parent(_number: int) -> None:
     """Let a worker ignore Ctrl-C, and print nothing if its parent process ends while it fetches a batch.
 
-    A thread of ``multiprocessing`` hands the batch over. It reports every error to ``sys.excepthook``, also a broken
-    connection. Errors of the worker itself are sent to the parent process and do not pass this hook.
+    The thread that sends the batch then reports a broken connection to ``sys.excepthook``.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 

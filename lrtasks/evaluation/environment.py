@@ -63,9 +63,8 @@ def chosen_device(device: str) -> torch.device:
 def fabric_class() -> type[Fabric]:
     """Import Lightning Fabric at the first call: it imports torch._dynamo, which takes longer than torch.
 
-    Fabric imports torchmetrics to learn its version. torchmetrics loads SciPy's signal processing and matplotlib, which
-    takes as much processor time as loading torch. The import therefore finds nothing but its version, unless it is
-    loaded already.
+    Fabric needs only the version of torchmetrics. To import torchmetrics would take as much processor time as torch,
+    because it loads SciPy's signal processing and matplotlib. A module with only the version therefore replaces it.
     """
     stand_in = ModuleType("torchmetrics")
     stand_in.__dict__["__version__"] = metadata.version("torchmetrics")
@@ -163,12 +162,11 @@ def flushed_denormals() -> Iterator[None]:
 
 
 def _leave() -> None:
-    """Leave the process group before Python shuts down.
+    """Leave the process group: at Python's exit, the backend's threads can abort the process of a finished run.
 
-    Otherwise a thread of the backend can free a tensor during shutdown and abort the process, although the run is done
-    (https://github.com/pytorch/pytorch/pull/179291).
+    They free tensors at that time (https://github.com/pytorch/pytorch/pull/179291).
     """
-    gc.collect()  # the backend's threads end when the last reference to the group is freed; it may be in a cycle
+    gc.collect()  # the threads end when the last reference to the group is freed, which may be in a cycle
     if dist.is_initialized():
         dist.destroy_process_group()
 

@@ -126,12 +126,12 @@ def train(
         state.seconds_with_evaluation += since - before
         state.seconds += (since - before) * training
 
-    show = Progress(config.title(), "steps", budget.steps, done=state.step, quiet=quiet or not fabric.is_global_zero)
-    with closing(batches), show as progress:
+    quiet = quiet or not fabric.is_global_zero
+    with closing(batches), Progress(config.title(), "steps", budget.steps, done=state.step, quiet=quiet) as progress:
         for batch in batches:
             seed_step(seed, state.step, fabric.global_rank)
             set_rate(optimiser, budget.rate(state.step))
-            # computed on the CPU: on a GPU, each step would wait until the number of places is known
+            # on the CPU: a GPU would have to finish the previous step before the number of places is known
             places = [labelled(part.y) if selects else None for part in _split(batch, budget.accumulate)]
             batch = to_device(batch, fabric.device)
             before = None
@@ -289,17 +289,15 @@ def _check_trained(model: nn.Module, loss: Tensor, optimiser: torch.optim.Optimi
     strange = [str(tuple(value.shape)) for value in reached if id(value) not in trained]
     if strange:
         named = f"tensors of shape {', '.join(strange[:5])} have gradients, but are not trained"
-        hint = "they are not parameters of the model that its constructor made; use nn.Parameter, nn.ModuleList or"
-        hint += " nn.ParameterList there"
-        warnings.warn(f"{named}, because {hint}", stacklevel=2)
+        hint = "register them in the constructor, with nn.Parameter, nn.ModuleList or nn.ParameterList"
+        warnings.warn(f"{named}; {hint}", stacklevel=2)
 
 
 def _hidden_state(model: nn.Module) -> dict[str, Tensor]:
-    """Return the bytes of the state that a user's own modules keep outside ``state_dict``, by name.
+    """Return the state that a user's own modules keep outside ``state_dict``, as bytes by name.
 
-    This state is numbers, strings, dense tensors and torch's random generators.
-
-    A tensor with a gradient function is a result of one forward pass, such as an extra loss, not state.
+    This state is numbers, strings, dense tensors and torch's random generators, but not a tensor with a gradient
+    function: such a tensor is a result of one forward pass, for example an extra loss.
     """
     kept = set(model.state_dict())
     found = {}

@@ -16,7 +16,7 @@ from lrtasks.spec import IGNORED
 
 Loss = Callable[..., Tensor]
 """A function of ``(output, target, whole)`` that returns the contribution of some samples to the loss of a batch;
-``whole`` contains the targets of the whole batch, ``target`` those of these samples."""
+``target`` has the targets of these samples, ``whole`` all targets of the batch."""
 
 
 def mse(output: Tensor, target: Tensor, whole: Tensor) -> Tensor:

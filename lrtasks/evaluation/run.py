@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-import lrtasks
 from lrtasks.budget import Budget
-from lrtasks.errors import UsageError, first_line, is_lost_worker, is_shortage, with_line
+from lrtasks.errors import PACKAGE, UsageError, first_line, is_lost_worker, is_shortage, with_line
 from lrtasks.evaluation import checkpoint, environment, loop
 from lrtasks.evaluation.batches import Replay, Streams, check_batch, make_streams
 from lrtasks.evaluation.further_tests import FurtherTest, further_tests, note_summary, score_further, uses_future
@@ -36,8 +35,6 @@ from lrtasks.run_config import RunConfig
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
-
-PACKAGE = Path(lrtasks.__file__).parent
 
 
 def evaluate(
@@ -249,7 +246,7 @@ class _Run:
         self.replaces = overwrite and (self.folder / FILE).exists()
         if overwrite and self.writes and not self._is_interrupted():
             (self.folder / loop.CHECKPOINT).unlink(missing_ok=True)
-        self.anew, self.wrote = not (self.folder / loop.CHECKPOINT).exists(), False
+        self.resumes, self.wrote = (self.folder / loop.CHECKPOINT).exists(), False
         self.record = self.config.record()
         self.record.digest = self.digest
         self.record.environment = environment.describe_environment()
@@ -331,7 +328,7 @@ class _Run:
             record.notes[:] = dict.fromkeys([*state.notes, *record.notes])
             state.notes = record.notes
         if len(state.curve) == 1:
-            diagnostics(self.model)  # refuses wrong ones now, not after the training
+            diagnostics(self.model)  # an invalid one raises an error now, not after the training
         if state.curve:
             metric = self.config.task.metric
             # with a finite set, the kept weights have the highest score; if scores are equal, the earliest one
@@ -376,7 +373,7 @@ class _Run:
         streams, size, count = self.streams, self.config.budget.batch_size, self.record.curve[-1]["step"]
         if streams.train.samples is not None:
             count = min(count, -(-streams.train.samples // size))
-        # if there are at most a million different inputs, a small part of the training inputs already has some
+        # with at most a million different inputs, some test inputs already occur in the first training batches
         first = streams.training(min(count, -(-4096 // size)))
         if self.config.data is None and not share_among(streams.test, first):
             return
@@ -409,19 +406,19 @@ class _Run:
                 self._write()
 
     def _write(self) -> None:
-        """Write the record. The first record of a new run removes the weights and figures of an earlier one.
+        """Write the record. Before its first record, this process removes the files of trackers that it does not use.
 
-        The first record of this process removes the files of trackers that do not follow it.
+        If it does not resume a run, it also removes the weights and figures of an earlier one.
         """
         if not self.wrote:
             self.wrote = True
             remove_others(self.tracked, self.folder)
-        if self.anew:
-            self.anew, drawn = False, self.folder / ANALYSIS
-            figures = [] if drawn.is_symlink() else drawn.glob("*.png")
-            for file in (self.folder / loop.WEIGHTS, self.folder / PANEL, *figures):
-                file.unlink(missing_ok=True)
-            remove_empty(drawn)
+            if not self.resumes:
+                drawn = self.folder / ANALYSIS
+                figures = [] if drawn.is_symlink() else drawn.glob("*.png")
+                for file in (self.folder / loop.WEIGHTS, self.folder / PANEL, *figures):
+                    file.unlink(missing_ok=True)
+                remove_empty(drawn)
         self.record.write(self.folder)
 
 

@@ -122,7 +122,7 @@ def track_finished(names: Iterable[str], folder: Path, record: RunRecord) -> Non
 
 
 def remove_others(names: Iterable[str], folder: Path) -> None:
-    """Remove the files of all trackers but ``names``: they are of an earlier run, or of a part of this one."""
+    """Remove the files of all trackers but ``names``, which an earlier run or an earlier part of this one wrote."""
     for name in PACKAGES:
         if name not in names and not (folder / name).is_symlink():
             shutil.rmtree(folder / name, ignore_errors=True)

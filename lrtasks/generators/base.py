@@ -402,7 +402,7 @@ class Task(Config):
 
 
 def _restore(where: type[Task] | str, module: str, name: str, parameters: dict[str, Any]) -> Task:
-    """Unpickle a task of a class or of an address; the name ``module`` changes if the content of the file changes."""
+    """Unpickle a task from its class or address; an edit of the user's file changes the name ``module``."""
     cls = registry.get(where) if isinstance(where, str) else where
     # a class of the main script is found by its name, and its module is called __mp_main__ in a spawned process
     if isinstance(where, str) and cls.__module__ != module:

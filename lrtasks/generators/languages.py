@@ -89,7 +89,7 @@ def _plain(
 ) -> type[Language]:
     """Make a language of all strings over its alphabet from functions of a string (or a size) and the modulus.
 
-    With ``prefixes``, ``answer`` returns the answer for each prefix; the last is that of the string.
+    With ``prefixes``, ``answer`` returns the answer for each prefix; the last prefix is the string itself.
     """
 
     class Plain(Language):

@@ -286,11 +286,11 @@ def recomputed(block: nn.Module, by: Callable[..., Any], *given: Any) -> Any:
     current ones unchanged. So each batch changes the block's counts and averages only once. The second computation also
     draws the same random numbers from NumPy and Python's ``random`` (``checkpoint`` does this for torch).
     """
-    before = _Around(block)
+    before = _Snapshot(block)
 
     @contextmanager
     def as_before() -> Iterator[None]:
-        after = _Around(block)
+        after = _Snapshot(block)
         before.restore()
         try:
             yield
@@ -303,11 +303,8 @@ def recomputed(block: nn.Module, by: Callable[..., Any], *given: Any) -> Any:
 
 
 @dataclasses.dataclass
-class _Around:
-    """The state around a forward pass of ``block``, with a copy of each buffer.
-
-    It consists of buffers, of attributes that are numbers or strings, and of the generators of Python and NumPy.
-    """
+class _Snapshot:
+    """What a forward pass of ``block`` may change: buffers, numbers, strings, random generators of Python and NumPy."""
 
     block: dataclasses.InitVar[nn.Module]
 
@@ -389,7 +386,7 @@ class ModelConfig(Config):
         return blocks
 
     def mixer(self, length: int, causal: bool) -> nn.Module:
-        """Build one mixer on ``(batch, length, d_model)``; its ``forward`` takes a mask, as that of :class:`Block`."""
+        """Build one mixer on ``(batch, length, d_model)``; its ``forward`` takes a mask, as in :class:`Block`."""
         raise NotImplementedError
 
     def blocks(self, input: Spec, causal: bool) -> list[nn.Module]:
@@ -577,7 +574,7 @@ def _state_at_end(model: Backbone) -> int:
     length = model.input.length
     declared = [method for _, method in offered(model, "cache_bytes")]
     start, *first = _sizes(model, min(length, 2))
-    # an initial state may have one row for the whole batch: its rows become those of the batch in the first step
+    # an initial state may have one row for the whole batch; the first step gives it the rows of the batch
     _, double = _sizes(model, 1, rows=2)
     shared = 2 * first[0] - double
     if all(found - start == sum(size(steps) for size in declared) for steps, found in enumerate(first, 1)):

@@ -344,10 +344,8 @@ def _fitting(what: str, value: Any, entry: inspect.Parameter) -> Any:
     """Return ``value`` as the choice of the argument's ``Literal``, or unchanged.
 
     Raises:
-        UsageError: if ``value`` is not one of the choices; if the default is a flag, ``value`` is not, and the
-            annotation does not allow its type; if the default is a number or a list, ``value`` is a string, and the
-            annotation does not allow strings; or if the annotation asks for a list, a number or a whole number, and
-            ``value`` is something else (``None`` is accepted).
+        UsageError: if ``value`` is not one of the choices; or if the annotation, or without one the default, asks for a
+            flag, a list, a number or a whole number, and ``value`` is something else (``None`` is accepted).
     """
     hint, default = entry.annotation, entry.default
     options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)

@@ -165,7 +165,7 @@ class Hypernetwork(nn.Module):
     def run(
         self, x: Tensor, state: SummaryState | None, mask: Tensor | None, summary: Tensor | None
     ) -> tuple[Tensor | None, SummaryState | None]:
-        """Return Θ and the new state; ``summary`` is that of the encoded input if the layers share one, otherwise None.
+        """Return Θ and the new state; ``summary`` is the summary that the layers share, or None if they share none.
 
         In the parallel form, Θ belongs to the bins after the unfiltered ones: ``(batch or 1, d_model, bins or 1, F,
         2)``. In the streaming form, the last position of a bin returns Θ of the next bin; other positions return None.

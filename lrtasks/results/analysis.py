@@ -110,7 +110,7 @@ def _shown(value: Any) -> str:
 def module_numbers(record: RunRecord) -> dict[str, dict[str, tuple[float, float | None]]]:
     """Return the numeric diagnostics by name and module: the value and its spread ``NAME_std`` (or ``None``).
 
-    A negative value is no spread, but a diagnostic of its own.
+    A negative value is not a spread, but a separate diagnostic.
     """
     found: dict[str, dict[str, tuple[float, float | None]]] = {}
     for module, values in record.diagnostics.items():

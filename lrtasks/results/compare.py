@@ -306,10 +306,7 @@ def _difference(label: str, model: str | None, setup: Settings, pairs: Sequence[
 
 
 def _differs(entry: Mapping[str, Any]) -> bool:
-    """Return whether a difference is sure: by its p, which covers the seeds, and by its interval.
-
-    Only the interval covers the test samples, which all seeds share.
-    """
+    """Return whether a difference is sure: by p (over seeds), and by its interval (over seeds and test samples)."""
     low, high = entry["difference_low"], entry["difference_high"]
     return entry["p_holm"] is not None and entry["p_holm"] < AHEAD and not low <= 0 <= high
 
@@ -327,7 +324,7 @@ def _by_match(runs: pd.DataFrame, name: str, by_model: bool) -> Matches:
         first = found.setdefault(match, run)
         if first is not run:
             names = distinguishing([settings_in(entry["variant"]) for entry in (first, run)])
-            differ = f"differ in {_first(list(map(bare, names)))}" if names else "have the same settings"
+            differ = f"differ in {_few(list(map(bare, names)))}" if names else "have the same settings"
             two = f"{name} holds two runs of {run_name(run)} on {run['task']}, which {differ}"
             raise UsageError(f"{two}; a run can match only one run")
     return dict(sorted(found.items(), key=lambda entry: entry[0]))
@@ -340,14 +337,14 @@ def _mixed(groups: Iterable[Sequence[Pair]], names: tuple[str, str]) -> list[str
         for name, side in zip(names, zip(*pairs, strict=True), strict=True):
             settings = [any_object(settings_in(run["variant"])) for run in side]
             if differ := distinguishing(settings):
-                found[f"the seeds of {name} on {side[0]['task']} differ in {_first(list(map(bare, differ)))}"] = None
+                found[f"the seeds of {name} on {side[0]['task']} differ in {_few(list(map(bare, differ)))}"] = None
     return list(found)
 
 
 def _unequal_searches(groups: Iterable[Sequence[Pair]], names: tuple[str, str]) -> list[str]:
     """Return a note on the tasks for which validation chose from unequal numbers of settings on the two sides.
 
-    The best of more settings has a higher score on average, although all runs of a model may be alike.
+    The best of more settings scores higher on average, even if no setting is better than another.
     """
     counts = Counter(tuple(run["candidates"] for run in pairs[0]) for pairs in groups)
     return [
@@ -358,7 +355,7 @@ def _unequal_searches(groups: Iterable[Sequence[Pair]], names: tuple[str, str]) 
     ]
 
 
-def _first(names: Sequence[str]) -> str:
+def _few(names: Sequence[str]) -> str:
     """Return the first :data:`NAMED` names and the number of the others."""
     more = len(names) - NAMED
     return f"{', '.join(names[:NAMED])} and {more} more" if more > 1 else ", ".join(names)
@@ -383,4 +380,4 @@ def _nothing_in_common(sides: Sequence[Matches], names: tuple[str, str]) -> str:
     if not values:
         return f"{message}: they share no model"
     run_a, run_b = (run_name(run) for run, _ in pair)
-    return f"{message}; {run_a} and {run_b} on {shared[-1]} differ in {_first(values)}"
+    return f"{message}; {run_a} and {run_b} on {shared[-1]} differ in {_few(values)}"

@@ -14,8 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-import lrtasks
-from lrtasks.errors import UsageError, in_one_line
+from lrtasks.errors import PACKAGE, UsageError, in_one_line
 from lrtasks.files import write_output
 from lrtasks.generators.base import SPLITS
 from lrtasks.metrics import TEST_SOLVED, scaled_score
@@ -70,7 +69,6 @@ COLUMNS = {
 }
 """The columns of :func:`frame`. Missing values are NaN or ``None``."""
 
-PACKAGE = Path(lrtasks.__file__).parent
 OUTCOME = ["setup", "variant", "seed", "status", "score", "val_score", "steps", "seconds", "seconds_per_step"]
 """Records with equal values in these columns are copies of one run."""
 
@@ -89,7 +87,7 @@ def frame(*folders: str | Path) -> pd.DataFrame:
         raise UsageError("frame takes at least one folder, found none")
     for folder in folders:
         if not isinstance(folder, (str, os.PathLike)):
-            raise UsageError(f"frame takes folders, each as an argument of its own, found {folder!r}")
+            raise UsageError(f"frame takes folders, each as a separate argument, found {folder!r}")
     found, problems = read_frame([Path(folder) for folder in folders])
     for problem in problems:
         warnings.warn(f"left out: {problem}", stacklevel=2)
@@ -225,7 +223,7 @@ def make_frame(runs: Sequence[tuple[Path | None, RunRecord]]) -> pd.DataFrame:
 
 
 def _column(values: list[Any]) -> pd.Series:
-    """Return a numeric or boolean column, or one of type ``object``: pandas' text type does not accept damaged text.
+    """Return a numeric or boolean column, or one of type ``object``: pandas' text type refuses invalid Unicode.
 
     A list becomes a tuple, which can be hashed.
     """

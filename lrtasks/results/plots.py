@@ -80,7 +80,7 @@ def draw_curves(runs: pd.DataFrame, records: Sequence[RunRecord]) -> Figure:
                 _line(panel, own, steps, [[record.score_at(step) for step in steps]], linewidth=0.5, markersize=1.5)
                 if record.status == "diverged":
                     panel.plot(*np.asarray(panel.get_lines()[-1].get_xydata())[-1:].T, **DIVERGED)
-        _finish(panel, of_task, "training step", "validation ")
+        _finish(panel, of_task, "training step", "validation")
         panel.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     return _with_legend(figure, drawn)
 
@@ -129,7 +129,7 @@ def draw_length(runs: pd.DataFrame, records: Sequence[RunRecord]) -> Figure:
         floors = tests[tests["run"].isin(of_task.index)].groupby(["length", "seed"])["floor"].mean()
         floors = floors.groupby("length").median()
         panel.plot(floors.index, np.maximum(floors, LOWEST), label="floor", **FLOOR)
-        _finish(panel, of_task, "length", "test ", floor=False)
+        _finish(panel, of_task, "length", "test", floor=False)
         panel.set_title(literal(textwrap.fill(name, TITLE)))
         panel.set_xscale("log", base=2)
         panel.set_xticks(floors.index, [f"{length:,}" for length in floors.index], rotation=45, ha="right")
@@ -159,7 +159,7 @@ def draw_scatter(runs: pd.DataFrame, _: Sequence[RunRecord], cost: str = "second
             spread = [[max(0.0, mean - low)], [max(0.0, high - mean)]]  # a mean is rounded
             how = {"linestyle": "", "capsize": 2, "clip_on": False, **_look(own)}
             panel.errorbar([own[cost].mean() * factor], [mean], yerr=spread, **how)
-        _finish(panel, of_task, name, "test ")
+        _finish(panel, of_task, name, "test")
         panel.set_xscale("log")
         low, high = panel.get_xlim()
         wide = LogLocator(subs=(1.0, 3.0) if high > 20 * low else (1.0, 2.0, 5.0))
@@ -245,19 +245,19 @@ def _line(panel: Axes, own: pd.DataFrame, x: Sequence[float], seeds: Any, **how:
     values, look = np.array(seeds, dtype=float), _look(own)
     known = ~np.isnan(values).all(axis=0)
     at, values = np.array(x)[known], values[:, known]
-    mean, low, high = (np.maximum(of(values, axis=0), LOWEST) for of in (np.nanmean, np.nanmin, np.nanmax))
+    mean, low, high = (np.maximum(each(values, axis=0), LOWEST) for each in (np.nanmean, np.nanmin, np.nanmax))
     panel.plot(at, mean, clip_on=False, zorder=3, **look, **how)  # a marker on the panel's edge stays whole
     if len(values) > 1:
         panel.fill_between(at, low, high, color=look["color"], alpha=0.2, linewidth=0)
 
 
-def _finish(panel: Axes, of_task: pd.DataFrame, x: str, of: str, *, floor: bool = True) -> None:
-    """Set title and axes of a task's panel, and draw the floor."""
+def _finish(panel: Axes, of_task: pd.DataFrame, x: str, split: str, *, floor: bool = True) -> None:
+    """Set title and axes of a task's panel, and draw the floor; ``split`` is ``test`` or ``validation``."""
     floors = of_task.groupby("seed")["floor"].mean().dropna()  # each seed has its own, as in a table
     if floor and len(floors):
         panel.axhline(max(floors.median(), LOWEST), label="floor", **FLOOR)
     panel.set_title(literal(textwrap.fill(of_task["row"].iloc[0], TITLE)))
-    panel.set(xlabel=x, ylabel=of + metric(of_task["metric"].iloc[0]))
+    panel.set(xlabel=x, ylabel=f"{split} {metric(of_task['metric'].iloc[0])}")
     low, high = panel.get_ylim()
     low = max(low, LOWEST)
     panel.set_ylim(low, max(high, low + NARROWEST))

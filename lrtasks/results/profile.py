@@ -198,7 +198,7 @@ def runs_by_label(runs: pd.DataFrame, given: Mapping[str, Settings]) -> dict[str
 def published_profiles(own: Profile, runs: pd.DataFrame, tasks: Mapping[str, Task]) -> list[Profile]:
     """Return the profiles of all models of ``runs`` that share an instance with ``own``, the nearest first.
 
-    Runs with another budget than those of ``own`` count only if no published run has the same budget.
+    Runs with another budget than ``own`` count only if no published run has the same budget.
     """
     found: list[Profile] = []
     for strict in (True, False):

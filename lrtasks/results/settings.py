@@ -22,9 +22,9 @@ _LONG_DIGEST = re.compile(r"[0-9a-f]{32,}")
 """Digest of a source file or a dataset; a label shows its first eight digits."""
 _OBJECT = re.compile(r"(object|module) [0-9a-f]{16}")
 """Digest of a Python object without a file, which differs in every run."""
-_OF_A_MIXER = re.compile(r"[\w-]+\.[\w-]+=.*", re.DOTALL)
+_MIXER_SETTING = re.compile(r"[\w-]+\.[\w-]+=.*", re.DOTALL)
 """Entry ``MIXER.NAME=VALUE`` in ``hyper`` of a stack: a setting of one of its mixers."""
-_OTHERWISE = re.compile(r"none|null|true|false|default|\[.*|[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.DOTALL)
+_AMBIGUOUS = re.compile(r"none|null|true|false|default|\[.*|[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?", re.DOTALL)
 """Texts that the command line would parse as a value of another type, or that stand for a missing value."""
 
 
@@ -89,7 +89,7 @@ def settings_in(text: str) -> Settings:
     """
     settings = json.loads(text)
     hyper = settings.get("model hyper")
-    if not isinstance(hyper, list) or not all(_OF_A_MIXER.fullmatch(str(entry)) for entry in hyper):
+    if not isinstance(hyper, list) or not all(_MIXER_SETTING.fullmatch(str(entry)) for entry in hyper):
         return dict(settings)
     del settings["model hyper"]
     return {**settings, **{f"model {name}": value for name, value in map(parse_assignment, hyper)}}
@@ -246,5 +246,5 @@ def bare(name: str) -> str:
 def as_given(value: Any) -> str:
     """Return a value as a command takes it; a text that looks like a number, boolean or ``none`` gets quotes."""
     if isinstance(value, str):
-        return json.dumps(value) if _OTHERWISE.fullmatch(value.lower()) else value
+        return json.dumps(value) if _AMBIGUOUS.fullmatch(value.lower()) else value
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)

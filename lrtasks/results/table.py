@@ -30,24 +30,21 @@ Row = Mapping[str, Any]
 CELL = ["row", "column"]
 COUNTS = ["parameter_count", "state_bytes"]
 COSTS = ["seconds_per_step", "peak_memory_bytes"]
+PAPER = ["paper", "paper_source", "paper_where", "paper_differs"]
 ENTRY = (
     *("task", "task_version", "task_parameters", "model", "model_parameters", "preset", "budget", "selected", "metric"),
     *("score", "score_low", "score_high", "score_std", "median", "median_low", "median_high", "solved", "scaled_score"),
     *("tests", "generalisation_length", "steps_to_solve", "samples_to_solve", "batch_mean", "batch_std"),
-    *("seeds", "statuses", "floor", "floor_name"),
-    *("paper", "paper_source", "paper_where", "paper_differs", "parameter_count", "state_bytes"),
-    *("seconds_per_step", "devices", "row", "column"),
+    *("seeds", "statuses", "floor", "floor_name", *PAPER, *COUNTS, "seconds_per_step", "devices", "row", "column"),
 )
 """Fields of a cell in CSV and JSON; ``row`` and ``column`` are the labels of task and model in the table."""
-PAPER = ["paper", "paper_source", "paper_where", "paper_differs"]
 REACHED: dict[str, tuple[float, Literal["lower", "higher"]]] = {
     "generalisation_length": (0, "lower"),
     "steps_to_solve": (math.inf, "higher"),
     "samples_to_solve": (math.inf, "higher"),
 }
-"""Columns that may be missing in a run with a score, and are missing in one that diverged. Their median uses a value in
-place of a missing one (the first entry); for an even number of values, it is the lower or the higher of the two middle
-values (the second entry)."""
+"""Columns that a run with a score may lack, and that a diverged run always lacks. In their median, the first entry
+replaces a missing value; the second entry is the middle value to take from an even number of values."""
 
 
 def arrange(runs: pd.DataFrame, *, unequal_budgets: bool = False) -> pd.DataFrame:
@@ -86,7 +83,7 @@ def by_label(texts: pd.Series, *among: pd.Series) -> pd.Categorical:
     ]
     found = dict(zip(settings, labels(list(settings.values()), groups or None), strict=True))
     order = sorted(dict(found.values()).items(), key=lambda entry: entry[1])
-    # pandas' text type does not accept damaged text
+    # pandas' text type refuses invalid Unicode
     named = pd.Series([found[text][0] for text in texts], dtype=object)
     return pd.Categorical(named, pd.Index([text for text, _ in order], dtype=object), ordered=True)
 

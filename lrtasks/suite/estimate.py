@@ -21,7 +21,7 @@ from lrtasks.files import require_folder
 from lrtasks.progress import clock
 from lrtasks.record import RunRecord, read_records
 from lrtasks.run_config import RunConfig
-from lrtasks.suite.run import look
+from lrtasks.suite.run import REFUSED, look
 
 WARM_UP, TIMED = 2, 4
 """Number of steps before the clock starts, and number of timed steps."""
@@ -34,11 +34,12 @@ class Plan:
     """The number of runs of a suite, and an estimate of their time.
 
     Attributes:
-        finished: how many of them are finished already.
+        finished: number of runs that are already finished.
         seconds: estimated time of the other runs, one after another; ``None`` if nothing is known.
-        guessed: number of pairs of a task and a model without a time; they count with the mean of the others.
-        error: why the first run that could not be timed failed; ``None`` if there is none.
+        guessed: number of pairs of a task and a model without a time; each counts as the mean of the others.
+        error: why the first run without a time could not be timed; ``None`` if all have a time.
         device: device on which the runs are expected to run.
+        refused: title and reason of each run that will be refused.
     """
 
     runs: int
@@ -47,14 +48,16 @@ class Plan:
     guessed: int
     error: str | None
     device: str
+    refused: Sequence[str] = ()
 
     def lines(self) -> list[str]:
         """Return the plan as lines of text."""
         said = [f"{self.runs} run{'s' * (self.runs != 1)}, {self.finished} finished earlier; nothing was run"]
+        said += [f"refused: {reason}" for reason in self.refused]
         why = f" ({self.error})" if self.error else ""
         if self.seconds is None:
             none = f"no estimate of the time: no step could be timed{why}"
-            return [*said, none] if self.finished < self.runs else said
+            return [*said, none] if self.finished + len(self.refused) < self.runs else said
         said.append(f"about {clock(self.seconds)} one after another on {self.device}")
         said.append("an evaluated batch counts as a training step; the start of a run is not counted")
         guess = f"{self.guessed} pairs of task and model could not be timed and count as the mean of the others"
@@ -76,7 +79,9 @@ def make_plan(
     require_folder(out, "the results folder")
     name = device_name(make_fabric(device, "32").device)
     began = time.monotonic()
-    left = [run for run in runs if overwrite or look(run, run.folder(out))[1] is None]
+    looked = [(run, None if overwrite else look(run, run.folder(out))[1]) for run in runs]
+    left = [run for run, record in looked if record is None]
+    refused = [f"{run.title()}: {record.notes[0]}" for run, record in looked if record and record.status == REFUSED]
     keys = [_key(run.record()) for run in left]
     earlier: dict[str, list[float]] = {}
     begun: dict[str, RunRecord] = {}
@@ -99,7 +104,8 @@ def make_plan(
     usual = mean(steps.values()) if steps else math.nan
     total = sum(count * steps.get(key, usual) for key, count in zip(keys, counts, strict=True))
     guessed = len({*keys} - steps.keys())
-    return Plan(len(runs), len(runs) - len(left), total if steps else None, guessed, failed, name)
+    finished = len(runs) - len(left) - len(refused)
+    return Plan(len(runs), finished, total if steps else None, guessed, failed, name, refused)
 
 
 def seconds_per_step(run: RunConfig, device: str) -> float:

@@ -31,9 +31,9 @@ from lrtasks.suite.expand import require_comparable
 WAITING, RUNNING, ELSEWHERE, REFUSED = "waiting", "running", "elsewhere", "refused"
 """Statuses of a run in a suite, in addition to the statuses of its record: ``done``, ``diverged`` and ``failed``.
 
-A run is ``elsewhere`` if another process, such as that of a second suite, works on it. A run is refused if it is
+A run is ``elsewhere`` if another process, for example of a second suite, works on it. A run is refused if it is
 impossible here, if its record is unreadable, or if a file of its model, task or data was edited after the suite began.
-No record is written for such runs.
+Such runs get no record file.
 """
 
 

@@ -78,7 +78,7 @@ def run_selected(
     """
     bare = _bare(suite, names)
     groups = _groups(suite, bare)
-    first = [run for runs in groups for run in runs if run.seed == min(other.seed for other in runs)]
+    first = [run for runs in groups for run in _of_lowest_seed(runs)]
     records = dict(zip([run.digest for run in first], runner(first, lambda *_: None), strict=True))
     chosen: list[RunConfig] = []
     tried_values: dict[str, dict[str, Any]] = {}
@@ -132,7 +132,7 @@ def planned(suite: Suite, names: Sequence[str], out: Path | None = None) -> list
         return suite.runs
     bare, found = _bare(suite, names), list[RunConfig]()
     for runs in _groups(suite, bare):
-        first = [run for run in runs if run.seed == min(other.seed for other in runs)]
+        first = _of_lowest_seed(runs)
         tried = [(run, look(run, run.folder(out))[1]) for run in first] if out else []
         ranks = {run.digest: _rank(record) for run, record in tried if record}
         best = max(first, key=lambda run: ranks[run.digest]) if len(ranks) == len(first) else first[0]
@@ -154,6 +154,11 @@ def _groups(suite: Suite, bare: Sequence[str]) -> list[list[RunConfig]]:
         record = replace(run.record(), selection={"values": dict.fromkeys(bare)})
         groups.setdefault(cell_of(record), []).append(run)
     return list(groups.values())
+
+
+def _of_lowest_seed(runs: Sequence[RunConfig]) -> list[RunConfig]:
+    lowest = min(run.seed for run in runs)
+    return [run for run in runs if run.seed == lowest]
 
 
 def _values(run: RunConfig, bare: Sequence[str]) -> dict[str, Any]:
@@ -206,12 +211,9 @@ def _settle_others(
 ) -> None:
     """Note the choice in runs that an earlier selection chose and that are not in this suite.
 
-    Other seeds at the values that are chosen now stay chosen; runs at other values do not.
-
-    Args:
-        best: the runs of the first seed that are chosen now.
-        chosen: the digests of all runs that are chosen now.
-        earlier: cells that earlier selections, perhaps of other settings, gave to the runs of the first seed.
+    Other seeds at the values that are chosen now stay chosen; runs at other values do not. ``best`` has the runs of the
+    first seed that are chosen now, ``chosen`` the digests of all runs that are chosen now, and ``earlier`` the cells
+    that earlier selections, perhaps of other settings, gave to the runs of the first seed.
     """
     replaced = {cell_of(records[run.digest]) for run in best} | {*earlier}
     same = {cell_of(replace(record, selection={})): record for run in best if (record := records[run.digest])}

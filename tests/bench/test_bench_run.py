@@ -143,7 +143,7 @@ def test_a_folder_can_be_read_without_measuring(tmp_path: Path) -> None:
     found = list(run_bench(make_cases(["attention"], [32, 16], SETTINGS), tmp_path))
     assert read_measurements(tmp_path) == found
     list(run_bench(make_cases([], [16], Settings(d_model=16, layers=1, repeats=2)), tmp_path))
-    with pytest.raises(UsageError, match="were measured with different settings; keep them in folders of their own"):
+    with pytest.raises(UsageError, match="were measured with different settings; keep them in separate folders"):
         read_measurements(tmp_path)
 
 

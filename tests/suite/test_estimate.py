@@ -93,6 +93,17 @@ def test_a_plan_says_why_no_step_could_be_timed(tmp_path: Path) -> None:
     assert plan.error is not None and plan.error in make_plan(runs, tmp_path, device="cpu").lines()[-1]
 
 
+def test_a_run_with_a_damaged_record_is_not_counted_as_finished(tmp_path: Path) -> None:
+    (run,) = make_suite({"models": "dlr", "tasks": "cumsum"}, {"length": 16}).runs
+    run.folder(tmp_path).mkdir(parents=True)
+    (run.folder(tmp_path) / "record.json").write_text("{")
+    plan = make_plan([run], tmp_path, device="cpu")
+    assert (plan.runs, plan.finished, plan.seconds) == (1, 0, None)
+    counts, refused = plan.lines()
+    assert counts == "1 run, 0 finished earlier; nothing was run"
+    assert refused.startswith(f"refused: {run.title()}: ") and "record.json is damaged" in refused
+
+
 def test_a_step_is_timed_without_leaving_a_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     seconds = seconds_per_step(config(), "cpu")

@@ -242,9 +242,9 @@ class _MajorityOfOutput:
             sizes, number = self._task.outputs(batch.x)
             row, place = np.nonzero((number >= 0) & (batch.y >= 0))
             for size in np.unique(sizes).tolist():
-                of = sizes[row] == size
+                rows, places = (axis[sizes[row] == size] for axis in (row, place))
                 table = counts.setdefault(size, np.zeros((outputs, classes)))
-                np.add.at(table, (number[row[of], place[of]], batch.y[row[of], place[of]]), 1)
+                np.add.at(table, (number[rows, places], batch.y[rows, places]), 1)
         every = np.sum(list(counts.values()), axis=0)
         every /= np.maximum(every.sum(axis=1, keepdims=True), 1)
         self._every = every.argmax(axis=1)

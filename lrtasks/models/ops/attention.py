@@ -131,10 +131,10 @@ def alibi_slopes(heads: int) -> Tensor:
     """
     power = 1 << (heads.bit_length() - 1)
 
-    def of(n: int) -> Tensor:
+    def slopes(n: int) -> Tensor:
         return 2 ** (-8 * torch.arange(1, n + 1, dtype=torch.float64) / n)
 
-    return torch.cat((of(power), of(2 * power)[::2][: heads - power]))
+    return torch.cat((slopes(power), slopes(2 * power)[::2][: heads - power]))
 
 
 class KVCache(NamedTuple):

@@ -479,7 +479,7 @@ def selective_backward(
         a: ``(BLOCK, N, D)``, work space for transitions and for the gradients of ``dt A``.
         h: ``(BLOCK + 1, N, D)``, work space for states.
         d_h: ``(batch, N, D)``, gradient of the last state; receives that of the initial state.
-        d_entering: ``(batch, L, D)``, zeros; receives the gradient of ``entering``. The next four are like it.
+        d_entering: zeros; receives the gradient of ``entering``. The next four receive those of dt, A, B and C.
     """
     one, N, D = np.float32(1), A.shape[0], A.shape[1]
     scale = one + one if negative else one
@@ -618,7 +618,7 @@ def low_rank_backward(
         d_z: ``(BLOCK, H, V)``, work space.
         d_ST: ``(H, K / LANES, V LANES)``, work space.
         d_S: ``(batch, H, V / LANES, K LANES)``, gradient of the last state; receives that of the initial state.
-        d_r: ``(batch, L, H, K)``, receives the gradient of r. The next five are like it.
+        d_r: receives the gradient of r. The next five receive the gradients of e, k, v, a and b.
     """
     K, V, zero = r.shape[3], v.shape[3], _lanes(d_y.dtype.type(0))
     for n in range(borders.shape[0]):

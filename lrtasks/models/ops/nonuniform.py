@@ -68,7 +68,7 @@ def in_reach(decay: Tensor) -> Tensor:
 def faster(shape: Sequence[int], decay: Tensor, freq: Tensor, length: int) -> bool:
     """Return whether :func:`nonuniform_kernel` can evaluate the sum, and in less time than matrix products.
 
-    The time depends on the decays, since each class of decays has transforms of its own.
+    The time depends on the decays, since each class of decays has its own transforms.
     """
     groups, _, states = shape
     # a kernel that grows, or has diverged, has no classes
@@ -172,11 +172,11 @@ def _spread(w: _Work, grid: np.ndarray) -> None:
 
 @functools.partial(compiled, regroup=True)
 def _gather(w: _Work, grid: np.ndarray, moments: np.ndarray, grad_weight: np.ndarray, grad_pole: np.ndarray) -> None:
-    """Compute the gradients of every exponential from its grid points; the adjoint of :func:`_spread`.
+    """Compute the gradients of every exponential from its grid points; the adjoint of :func:`_spread`, same shapes.
 
-    Shapes as there. ``grid`` has the transform of the incoming gradient G, and ``moments`` that of x G[l]. The results
-    are the conjugate of sum_l G exp(Λ l), in ``grad_weight`` ``(G, R, N)``, and the sum over rows of
-    W sum_l l G exp(Λ l), which is added to ``grad_pole`` ``(G, N)``.
+    ``grid`` has the transform of the incoming gradient G, and ``moments`` the transform of x G[l]. ``grad_weight``
+    ``(G, R, N)`` receives the conjugate of sum_l G exp(Λ l). The sum over rows of W sum_l l G exp(Λ l) is added to
+    ``grad_pole`` ``(G, N)``.
     """
     starts, taps, turned = w.starts, w.taps, w.turned
     for low in range(0, len(w.poles), TILE):

@@ -104,7 +104,7 @@ def further_scores(result: Result) -> list[tuple[int, float]]:
 
 
 def further_floors(report: Report, row: int) -> list[dict[str, Any]]:
-    """Return the floor at each length of :func:`further_scores`; that of a further test is the median over the runs."""
+    """Return the floor at each length of :func:`further_scores`; for a further test, the median over the runs."""
     results, cell = report.in_row(row), report.rows[row].cell
     own = _length(results[0]) or 1
     found = {own: [(cell["baseline"], cell["floor"])]} if cell["floor"] is not None and _has_place(results[0]) else {}

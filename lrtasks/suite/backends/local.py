@@ -1,4 +1,4 @@
-"""The runs of a suite on this machine: some at a time, each in a process of its own."""
+"""The runs of a suite on this machine: several at a time, each in a separate process."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ TRIES = 3
 
 @dataclass(frozen=True)
 class Ray(Backend):
-    """Tasks of a Ray cluster, each in a process of its own. A run whose worker is lost continues on another worker."""
+    """Tasks of a Ray cluster, each in a separate process. A run whose worker is lost continues on another worker."""
 
     name: ClassVar[str] = "ray"
 

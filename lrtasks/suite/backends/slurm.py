@@ -29,7 +29,7 @@ PAUSED = ("SUSPENDED", "RESIZING")
 UNKNOWN = "UNKNOWN"
 """State of a job that Slurm's accounting does not list."""
 UNSETTLED = (UNKNOWN, "PREEMPTED", "REQUEUED")
-"""States in which submitit waits for a job without a result for ever; the queue shows whether the job has ended."""
+"""States in which submitit waits forever for the result of a job; the queue shows whether the job has ended."""
 CLUSTERS = ("slurm", "local")
 """Values of the parameter ``cluster``."""
 GENERIC = ("name", "timeout_min", "mem_gb", "nodes", "cpus_per_task", "gpus_per_node", "tasks_per_node")
