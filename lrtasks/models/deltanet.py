@@ -28,7 +28,7 @@ from lrtasks.models.base import PAPER, PAPER_MQAR, SMALL, TRACKING
 from lrtasks.models.ops import fla
 from lrtasks.models.ops.delta_rule import delta_rule
 from lrtasks.models.ops.layers import GatedRMSNorm, at_least_float32, hide, l2_normalised
-from lrtasks.models.recurrent import KernelConfig, QKVLayer, linear, log_uniform, state_zeros, step_bias
+from lrtasks.models.recurrent import KernelConfig, QKVLayer, linear, log_draws, state_zeros, step_bias
 
 SMALLEST_RATE = 0.01
 
@@ -58,11 +58,11 @@ class DeltaLayer(QKVLayer):
         self.convolve("silu")
         if decay == "head":
             self.a_proj = linear(d_model, value_heads)
-            self.A_log = nn.Parameter(log_uniform(value_heads, 0, 16).clamp_min(math.log(SMALLEST_RATE)))
+            self.A_log = nn.Parameter(log_draws(value_heads, 0, 16).clamp_min(math.log(SMALLEST_RATE)))
             self.dt_bias = nn.Parameter(step_bias(value_heads))
         elif decay == "channel":
             self.f_proj = nn.Sequential(linear(d_model, d_value), linear(d_value, value_heads * d_key))
-            start = log_uniform(value_heads, 1, 16)
+            start = log_draws(value_heads, 1, 16)
             self.A_log = nn.Parameter(start if lower_bound is None else torch.zeros_like(start))
             self.dt_bias = nn.Parameter(step_bias(value_heads * d_key))
         self.g_proj: nn.Module | None = None

@@ -52,7 +52,7 @@ from lrtasks.models.ops import fla
 from lrtasks.models.ops.decay import scalar_decay
 from lrtasks.models.ops.layers import GatedRMSNorm, ShortConv, at_least_float32, full_precision, hide, step_size
 from lrtasks.models.ops.scans import selective_scan
-from lrtasks.models.recurrent import KernelConfig, RecurrentConfig, RecurrentLayer, log_uniform, state_zeros, step_bias
+from lrtasks.models.recurrent import KernelConfig, RecurrentConfig, RecurrentLayer, log_draws, state_zeros, step_bias
 
 SLOWEST = 1e-4
 """Smallest decay rate -A of Mamba-3."""
@@ -157,7 +157,7 @@ class Mamba2Layer(RecurrentLayer):
         self.in_proj = nn.Linear(d_model, sum(self.sizes), bias=False)
         self.conv1d = ShortConv(self.sizes[1], bias=True)
         self.dt_bias = nn.Parameter(step_bias(heads))
-        self.A_log = nn.Parameter(log_uniform(heads, 1, 16))
+        self.A_log = nn.Parameter(log_draws(heads, 1, 16))
         self.D = nn.Parameter(torch.ones(heads))
         self.norm = GatedRMSNorm(d_inner, gate_first=not config.norm_before_gate, groups=config.groups)
         self.out_proj = nn.Linear(d_inner, d_model, bias=False)

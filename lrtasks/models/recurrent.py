@@ -181,7 +181,7 @@ def step_bias(count: int) -> Tensor:
     return step + torch.log(-torch.expm1(-step))
 
 
-def log_uniform(count: int, low: float, high: float) -> Tensor:
+def log_draws(count: int, low: float, high: float) -> Tensor:
     """Return the logarithms of uniform draws between ``low`` and ``high``."""
     return torch.empty(count).uniform_(low, high).log()
 
