@@ -152,7 +152,7 @@ def test_a_folder_can_be_read_without_measuring(tmp_path: Path) -> None:
 def test_measurements_of_a_model_with_different_settings_are_not_mixed(hyper: dict[str, Any], tmp_path: Path) -> None:
     for changes, length in (({}, 16), (hyper, 32)):
         list(run_bench(make_cases(["seqboat"], [length], SETTINGS, hyper=changes), tmp_path))
-    with pytest.raises(UsageError, match=r"were measured with different .*folders of their own"):
+    with pytest.raises(UsageError, match=r"were measured with different .*separate folders"):
         read_measurements(tmp_path)
 
 
