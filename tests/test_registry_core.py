@@ -246,7 +246,8 @@ def test_an_edit_that_is_taken_back_gives_the_first_digest(name: str, tmp_path: 
 
 def test_each_file_imports_the_files_of_its_own_folder(tmp_path: Path) -> None:
     for folder, number in (("one", 1), ("two", 22)):
-        write_files(tmp_path / folder, {"mine.py": LAYER, "hunted.py": f"n = {number}"})
+        # the file with the name of a module of Python must not replace that module
+        write_files(tmp_path / folder, {"mine.py": LAYER, "hunted.py": f"n = {number}", "functools.py": ""})
     layers = [load_object(f"{tmp_path / folder / 'mine.py'}:Layer", "model") for folder in ("one", "two", "one")]
     assert [layer.size for layer in layers] == [1, 22, 1]
     assert [source_digest(layer) for layer in layers[:2]] == [

@@ -64,13 +64,16 @@ def test_later_presets_win() -> None:
     assert RunConfig.make("shift", "dlr").budget == Budget(**DEFAULTS["small"], lr=1e-3)
 
 
-def test_a_model_may_have_settings_for_one_preset_of_a_task() -> None:
+def test_a_model_may_have_settings_for_one_preset_of_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
     windows = {
         task: RunConfig.make(task, "longvq").model.parameters["window"]
         for task in ("word-problem@a5", "word-problem@s3")
     }
     assert windows == {"word-problem@a5": 8, "word-problem@s3": 32}
     assert RunConfig.make("word-problem@a5", "longvq", settings={"window": 6}).model.parameters["window"] == 6
+    presets = {**models.registry.get("longvq").presets, "small/word-problem": {"window": 16}}
+    monkeypatch.setattr(models.registry.get("longvq"), "presets", presets)
+    assert RunConfig.make("word-problem@a5", "longvq").model.parameters["window"] == 8
 
 
 @pytest.mark.parametrize(

@@ -141,8 +141,7 @@ def aggregate(runs: pd.DataFrame, *, mean: bool = False) -> pd.DataFrame:
     width = half_width(cells["score_std"], cells["scored"])
     cells["score_low"], cells["score_high"] = cells["score"] - width, cells["score"] + width
     cells[["median_low", "median_high"]] = [
-        bootstrap(*(list(found.dropna(subset="score")[name].dropna()) for name in ("score", "score_error")))
-        or (math.nan, math.nan)
+        bootstrap(*(list(found[name].dropna()) for name in ("score", "score_error"))) or (math.nan, math.nan)
         for _, found in seeds
     ]
     cells["solved"] = by_seed["solved"].eq(1).groupby(CELL, observed=True).sum().where(cells["solved"].notna())

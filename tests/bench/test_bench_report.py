@@ -66,6 +66,7 @@ def test_what_is_missing_gives_no_ratio() -> None:
     assert ratios(failed, transformer)["training_speed"] is None
     assert ratios(failed, transformer)["training_memory"] is None
     assert ratios(failed, transformer)["inference_speed"] is not None
+    assert ratios(failed, {**transformer, "inference_bytes": 0})["inference_memory"] is None
 
 
 def test_a_gpu_is_timed_by_the_clock_on_the_wall() -> None:

@@ -109,6 +109,8 @@ def test_where_the_transformer_fails_models_are_timed_alone(tmp_path: Path, monk
 
     asked = install(monkeypatch, answer)
     _, seqboat = list(run_bench(make_cases(["seqboat"], [16], SETTINGS), tmp_path))
+    of_transformer = [("training", True), ("inference", True), ("inference", False)]
+    assert [entry[2:] for entry in asked if entry[0] == "transformer"] == of_transformer
     assert [entry[2:] for entry in asked if entry[0] == "seqboat"] == [("training", True), ("inference", False)]
     row = make_row(seqboat)
     assert (row["inference_speed"], row["inference_seconds"], row["training_speed"]) == (None, 1.0, 5.0)

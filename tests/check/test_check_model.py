@@ -15,7 +15,7 @@ from broken_models import BROKEN, CLASSES, NOT_STORED, SIGNAL, SYMBOLS, TARGET, 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lrtasks.check import check_registered, problems_of
+from lrtasks.check import BrokenContractError, check_registered, problems_of
 from lrtasks.check.model import check_model
 from lrtasks.errors import UsageError
 from lrtasks.models import build
@@ -216,6 +216,12 @@ def test_a_model_is_checked_in_both_directions_on_both_inputs_with_each_kind_of_
     forms = [("real", 517, 517, False), ("token", 64, 64, False), ("real", 61, 9, False), ("token", 61, 1, True)]
     assert seen == [(causal, *form) for causal in (True, False) for form in forms]
 
+    def differ(_: str, *, input: Spec, target: Spec, **__: Any) -> None:
+        raise BrokenContractError("model", [f"differs by {input.length}e-5 at position {target.length}"])
+
+    monkeypatch.setattr("lrtasks.check.model.check_model", differ)
+    assert check_registered("attention")["problems"] == ["every case: differs by 517e-5 at position 517"]
+
 
 class Peeking(nn.Module):
     """Adds a little of the next input at one position."""
@@ -303,6 +309,7 @@ def test_leaves_everything_as_it_was() -> None:
         (lambda _: Conv(), {}, "must have the form MIXER"),
         (Conv(), {"dtype": torch.bfloat16}, "dtype must be torch.float32 or torch.float64, found torch.bfloat16"),
         (Dead(), {"unused": ["skp"]}, "'skp'; did you mean 'skip'"),
+        (Dead(), {"unused": ["conv.bias"]}, "no gradient reaches skip"),
     ],
 )
 def test_bad_arguments(model: Any, options: dict[str, Any], message: str) -> None:

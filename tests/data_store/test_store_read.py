@@ -396,6 +396,7 @@ def test_png_files_and_their_index(tmp_path: Path) -> None:
         assert np.array_equal(np.where(labels == 255, -100, labels), expected.y[12])
         shown = np.asarray(mask.convert("RGB")).reshape(-1, 3)
         assert len({tuple(colour) for colour in shown[labels < 3].tolist()}) == 3
+        assert len(mask.getpalette() or ()) == 3 * 256, "a colour for the pixel value 255, too"
     (tmp_path / row["mask"]).write_bytes(b"")
     assert verify(str(tmp_path)) == [f"{row['mask']} was changed: its SHA-256 is not the manifest's"]
     (tmp_path / "val" / "index.csv").unlink()
@@ -538,6 +539,8 @@ def test_epoch_orders_differ() -> None:
         ("a", 3),
         ([1, 2], [1.5]),
         ([1], 1),
+        (1, []),
+        ([1], [[]]),
         (np.float32(1), 1e300),
         (1, 2**70),
         (0.5, 2**63 + 1),

@@ -61,6 +61,8 @@ def test_rows_of_tokens_give_the_batch_again_with_its_padding(task: Task) -> Non
     assert (again.mask is None) == (batch.mask is None)
     if batch.mask is not None:
         assert np.array_equal(again.mask, batch.mask) and not batch.mask.all()
+    short = task.from_row({"Source": "1 1", "Target": "0", "TargetInds": "0"})
+    assert short.mask is not None and short.mask.sum() == 2, "padding in a row of another program, too"
 
 
 def test_listops_columns(tmp_path: Path) -> None:

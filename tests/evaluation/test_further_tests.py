@@ -166,6 +166,13 @@ def test_which_tests_count_as_a_generalisation_length(
     assert record.generalisation_length == expected
 
 
+def test_each_test_has_its_own_floor() -> None:
+    record = scored(**{"test": 0.9, "32": 0.9})
+    record.further_baselines = {"32": {"constant": {"r2": 0.0}, "copy": {"r2": 0.5}}}
+    note_summary(TASK, {"32": FurtherTest(TASK.at_length(32))}, record, None)
+    assert record.scaled == pytest.approx({"test": 0.9, "32": 0.8})
+
+
 def test_tests_with_the_padded_length_of_the_trained_one_do_not_hide_it() -> None:
     task = lrtasks.make("listops", setting="small", min_length=6, max_length=12, max_depth=3, max_args=2)
     further = {name: FurtherTest(test) for name, test in task.tests().items()}

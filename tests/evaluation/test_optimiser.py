@@ -94,9 +94,9 @@ def test_options_of_a_parameter_with_two_names_in_its_module() -> None:
 
 
 def test_a_factor_on_the_budgets_rate_of_a_parameter_inside() -> None:
-    model = nn.Sequential(Declaring())
+    model = nn.Sequential(Declaring({"rest": {"weight_decay": 0.3}}))
     model.parameter_options = lambda: {"0.rest": {"lr_factor": 2.0}}  # type: ignore[assignment]
-    assert groups(model, make_optimiser(model, Budget(lr=0.1)))["0.rest"] == (0.2, 0.0)
+    assert groups(model, make_optimiser(model, Budget(lr=0.1)))["0.rest"] == (0.2, 0.3)
 
 
 @pytest.mark.parametrize(

@@ -148,6 +148,9 @@ def test_a_sequence_without_a_label_counts_neither_as_right_nor_as_wrong() -> No
     prediction[1] = np.maximum(batch.y[1], 0)
     scorer.update(prediction, batch)
     assert scorer.scores()["sequence_accuracy"] == pytest.approx(1 / 3)
+    last = task.batch([3])  # a sample counts once, also in a smaller batch
+    scorer.update(np.maximum(last.y, 0), last)
+    assert scorer.scores()["sequence_accuracy"] == pytest.approx(2 / 4)
     right = Scorer(task)
     right.update(np.maximum(batch.y, 0), batch)
     assert right.scores()["sequence_accuracy"] == 1

@@ -168,6 +168,7 @@ INPUTS: list[tuple[str, dict[str, Any], list[Any], str]] = [
     ("chomsky", {"language": "modular-arithmetic"}, [1, 5], "digits and operators must alternate"),
     ("chomsky", {"language": "modular-arithmetic"}, [1, 2, 3], "digits and operators must alternate"),
     ("chomsky", {"language": "modular-arithmetic"}, [1, 8, 3], "digits and operators must alternate"),
+    ("chomsky", {"language": "modular-arithmetic"}, [1, 6, 6], "digits and operators must alternate"),
     ("chomsky", {"language": "modular-arithmetic"}, [1, 9, 9], "asks for 1 empty tokens"),
     ("chomsky", {"language": "modular-arithmetic"}, [1, 10], "asks for 1 empty tokens"),
     ("chomsky", {"language": "modular-arithmetic"}, [1, 9, 1], "asks for 1 empty tokens"),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from parity import gap
 from torch import Tensor
 
+from lrtasks.errors import UsageError
 from lrtasks.models.ops import convolution
 from lrtasks.models.ops.convolution import fft_conv
 
@@ -86,3 +89,12 @@ def test_transposed_input() -> None:
     u, kernel, _ = draw(2, 3, 16, 16, None)
     transposed = u.detach().transpose(1, 2).contiguous().transpose(1, 2)
     assert gap(fft_conv(transposed, kernel.detach()), direct(u, kernel, None, 1)) < 1e-12
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_kernel_that_grows_with_the_length_streams_as_far_as_its_taps(whole: bool) -> None:
+    u, state = torch.ones(1, 2), convolution.WindowState.empty(torch.ones(2, 3), 1, whole=whole)
+    for _ in range(3):
+        _, state = state.step(u)
+    with pytest.raises(UsageError, match="was built for 3 positions, found one more") if whole else nullcontext():
+        state.step(u)

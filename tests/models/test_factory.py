@@ -250,6 +250,7 @@ class Flagged(nn.Module):
         ("cut", True, "Flagged: cut must be a number, or null for none, found True"),
         ("dilations", 3, r"Flagged: dilations must be a list such as \[1, 2\], found 3"),
         ("window", 2.5, "Flagged: window must be a whole number, found 2.5"),
+        ("window", 2.0, "Flagged: window must be a whole number, found 2.0"),
         ("bits", 12, "Flagged: bits must be one of '8', '16' or none, found 12"),
         ("bits", "eight", "Flagged: bits must be one of '8', '16' or none, found 'eight'"),
         ("dilations", "1,2,4", r"Flagged: dilations must be a list such as \[1, 2\], found '1,2,4'"),

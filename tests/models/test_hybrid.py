@@ -174,6 +174,8 @@ def test_a_stack_may_look_ahead_if_its_mixers_do() -> None:
     check_model("hybrid", input=SIGNAL, target=SIGNAL, causal=False, d_model=8, layers="dlr:1,attention:1", **hyper)
     with pytest.raises(UsageError, match="gla is a causal model"):
         build("hybrid", SIGNAL, SIGNAL, causal=False, layers="dlr:1,gla:1")
+    with pytest.raises(UsageError, match="hybrid with canon is a causal model"):
+        build("hybrid", SIGNAL, SIGNAL, causal=False, layers="dlr:1", canon="A")
 
 
 @pytest.mark.parametrize(

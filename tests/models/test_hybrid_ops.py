@@ -126,6 +126,14 @@ def seen(scope: Scope, length: int) -> torch.Tensor:
     return visible & (key <= query) if scope.causal else visible
 
 
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_tile_holds_all_keys_of_its_window(causal: bool) -> None:
+    for window in range(2, 1000, 2):
+        before, tiles = window if causal else window // 2, Scope(causal, window=window).tiles(4000)
+        assert tiles.back * tiles.block >= before
+        assert tiles.ahead * tiles.block >= (0 if causal else before)
+
+
 @pytest.mark.parametrize("length", [1, 7, 50, 421])
 @pytest.mark.parametrize("function", ["softmax", "relu2", "laplace"])
 @pytest.mark.parametrize("causal", [True, False])
@@ -165,6 +173,7 @@ def test_batch_norm_of_one_position() -> None:
     norm = NORMS["batch"](3)
     with pytest.raises(UsageError, match="more than one row or position"):
         norm(torch.randn(1, 1, 3))
+    assert norm(torch.randn(1, 2, 3)).shape == (1, 2, 3)
     assert norm.eval()(torch.randn(1, 1, 3)).shape == (1, 1, 3)
 
 

@@ -234,10 +234,15 @@ def test_the_state_goes_on_where_it_stopped(op: str) -> None:
             for name, value in inputs.items()
         }
 
-    y, state = OPS[op].fast(**part(0, cut))
-    further, state = OPS[op].fast(**part(cut, length), state=state)
+    y, middle = OPS[op].fast(**part(0, cut))
+    further, state = OPS[op].fast(**part(cut, length), state=middle)
     assert gap(torch.cat((y, further), 1), whole) < 1e-12
     assert all(gap(a, b) < 1e-12 for a, b in zip(flat(state), flat(end), strict=True))
+    if isinstance(middle, Tensor):
+        start = middle.requires_grad_()
+        for which in (0, 1):  # outputs, last state
+            results = (form(**part(cut, length), state=start)[which].sum() for form in (OPS[op].fast, OPS[op].loop))
+            assert gap(*(torch.autograd.grad(result, start)[0] for result in results)) < 1e-12
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -528,6 +533,7 @@ def test_short_convolutions_stream(bias: bool, residual: bool, silu: bool) -> No
     layer = ShortConv(V, bias=bias, silu=silu, residual=residual).double()
     x = torch.randn(B, 9, V).double()
     check_streaming(layer, x, 1e-12)
+    assert layer.parameter_options() == {name: {"weight_decay": 0.0} for name, _ in layer.named_parameters()}
     plain = plain_short_conv(x, layer.weight, layer.bias)
     plain = F.silu(plain) if silu else plain
     assert gap(layer(x), (x + plain if residual else plain).detach()) < 1e-12

@@ -9,7 +9,9 @@ import torch
 from parity import check_streaming
 from test_local_attention import Largest
 
+from lrtasks.errors import UsageError
 from lrtasks.models import build, registry
+from lrtasks.models.ops.scoped_attention import Scope, SharedAttention
 from lrtasks.models.seqboat import SeqBoat, SeqBoatLayer
 from lrtasks.spec import Spec
 
@@ -128,6 +130,19 @@ def test_streaming_memory_is_bounded_by_the_window() -> None:
     for _ in range(12):
         _, state = layer.step(torch.randn(2, 8, dtype=torch.float64), state)
     assert state[1][0].k.shape == (2, 6, 4)
+
+
+def test_a_stream_ends_when_its_memory_would_lose_a_key_that_is_seen() -> None:
+    """After 3 stored keys, not after 3 positions; never with a window."""
+    for scope, most in ((Scope(causal=True), 3), (Scope(causal=True, window=2), 9)):
+        attention = SharedAttention((4, 2), 3, scope, "softmax", None)
+        state = attention.initial_state(2)
+        for stored in (False, False, *[True] * most):
+            active = torch.tensor([stored, False])
+            _, state = attention.step(torch.randn(2, 4), torch.randn(2, 2), state, active)
+        if most == 3:
+            with pytest.raises(UsageError, match="was built for 3 positions, found one more"):
+                attention.step(torch.randn(2, 4), torch.randn(2, 2), state, active)
 
 
 VARIANTS = [

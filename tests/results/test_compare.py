@@ -98,11 +98,13 @@ def selected(record: RunRecord) -> RunRecord:
 
 def test_unequal_numbers_of_candidates_are_named() -> None:
     """The best of more settings has a higher score on average."""
-    few, many = selected(made()), selected(made(model="dss", budget={"lr": 0.003}))
-    assert not any("validation chose" in note for note in compared([few], [many]).notes())
-    more = dataclasses.replace(many, selection={**many.selection, "values": {"lr": [0.001, 0.003, 0.01, 0.03]}})
-    (note,) = (note for note in compared([few], [more]).notes() if "validation chose" in note)
-    assert note.startswith("validation chose from 2 settings of one and from 4 of other on 1 task, which favours")
+    sides: list[dict[str, Any]] = [{}, {"model": "dss", "budget": {"lr": 0.003}}]
+    few, many = ([selected(made(task=task, **how)) for task in ("shift", "mips")] for how in sides)
+    assert not any("validation chose" in note for note in compared(few, many).notes())
+    values = {"lr": [0.001, 0.003, 0.01, 0.03]}
+    more = [dataclasses.replace(one, selection={**one.selection, "values": values}) for one in many]
+    (note,) = (note for note in compared(few, more).notes() if "validation chose" in note)
+    assert note.startswith("validation chose from 2 settings of one and from 4 of other on 2 tasks, which favours")
 
 
 def test_selected_runs_are_not_compared_with_others() -> None:

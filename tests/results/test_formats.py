@@ -156,11 +156,12 @@ def test_latex_sets_the_best_of_a_row_in_bold_and_those_within_its_interval() ->
     assert all("bold: the best score on a task" in render("latex", [found]) for found in (table, turned))
 
 
-def test_no_score_below_the_floor_is_bold() -> None:
+def test_no_score_at_or_below_the_floor_is_bold() -> None:
     runs = [made(seed=seed, score=score, floor=0.3) for seed, score in enumerate((0.4, -0.2, 0.5))]
-    runs += [made(model="dss", score=0.2, floor=0.3), made(model="s4d", score=0.35, floor=0.3)]
+    runs += [made(model=model, score=score, floor=0.3) for model, score in (("dss", 0.2), ("gru", 0.3), ("s4d", 0.35))]
     table = tabled(runs).scores()
     assert {table.header[column] for _, column in table.best} == {"dlr", "s4d"}
+    assert not tabled(runs[:3]).scores().best, "a single model is not the best of several"
 
 
 def test_scores_that_look_equal_are_bold_together() -> None:

@@ -83,7 +83,9 @@ def test_columns_hold_what_their_descriptions_say() -> None:
     assert {name: row[name] for name in expected} == expected
     assert (plain["selected"], plain["selected_at_end"], plain["not_possible"]) == ("", "", "")
     (failed,) = framed([replace(record, status="failed")]).to_dict("records")
-    assert math.isnan(failed["score"]) and failed["val_score"] == 0.7 and "test.2x" not in failed
+    results = ["score", "score_error", "generalisation_length", "steps_to_solve", "samples_to_solve"]
+    assert all(math.isnan(failed[name]) for name in results), "it failed after its test"
+    assert failed["val_score"] == 0.7 and "test.2x" not in failed
 
 
 def test_what_cannot_be_read_is_left_out_with_a_warning(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def test_a_run_on_other_parameters_is_another_instance() -> None:
     other = record("cumsum", 0.9)
     other.task["parameters"]["length"] = 32
     assert not profile(other).cells
-    for name, value in (("version", 99), ("data", "digest of a dataset")):
+    for name, value in (("version", 99), ("data", "digest of a dataset"), ("source", "digest of a file")):
         other = record("cumsum", 0.9)
         other.task[name] = value
         assert not profile(other).cells
@@ -140,7 +140,8 @@ def test_the_nearest_model_is_named_and_what_does_not_compare(monkeypatch: pytes
     names = ("cumsum", "cummax", "shift")
     own = [record(name, 0.9) for name in names]
     same = [record(name, 0.88, "dss") for name in names]
-    far = [record(name, 0.1, "s4d") for name in names]
+    selection = {"by": "val", "values": {"lr": [0.001, 0.01]}, "chosen": True}
+    far = [record(name, 0.1, "s4d", selection=selection) for name in names]
     few = [record("cumsum", 0.9, "attention")]
     for one in same:
         one.budget |= {"stop_solved": not one.budget["stop_solved"], "stop_at": 0.9}
@@ -157,11 +158,12 @@ def test_the_nearest_model_is_named_and_what_does_not_compare(monkeypatch: pytes
     monkeypatch.undo()
     said = " ".join(notes(made, others))
     assert "nearest published model: dss, distance 0.02 over 3 instances" in said
-    assert "another budget" not in said
+    assert "another budget" not in said and "selected" not in said
     assert [line[0] for line in tables(made, others)[1].lines] == ["own", "dlr", "dss", "attention"]
     unequal = published_profiles(made, framed(far), TASKS)
     assert [other.label for other in unequal] == ["s4d"], "nothing has the same budget"
     assert "3 of 3 published cells had another budget" in " ".join(notes(made, unequal))
+    assert "3 of 3 published cells: settings of only one model were selected" in notes(made, unequal)
     assert nearest(made, [made]) is None, "a model is not its own neighbour"
 
 

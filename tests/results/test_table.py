@@ -130,13 +130,14 @@ def test_the_notes_name_how_many_seeds_there_are() -> None:
 
 
 def test_the_notes_count_choices_at_the_end_of_the_tried_values() -> None:
-    def chosen(model: str, lr: float, score: float = 0.99) -> RunRecord:
+    def chosen(model: str, lr: float, score: float = 0.99, seed: int = 0) -> RunRecord:
         selection = {"by": "val", "values": {"lr": [0.01, 0.001, 0.003]}, "chosen": True}
-        return made(model=model, budget={"lr": lr}, score=score, selection=selection)
+        return made(model=model, budget={"lr": lr}, score=score, selection=selection, seed=seed)
 
     kernels = {"by": "val", "values": {"kernel": ["complex", "real"]}, "chosen": True}
     others = [chosen("dlr", 0.003), made(model="gla", selection=kernels)]
-    notes = tabled([*others, chosen("dss", 0.01), chosen("lstm", 0.001, score=0.5)]).notes()
+    seeds = [chosen("lstm", 0.001, score, seed) for seed, score in enumerate((0.99, 0.5))]
+    notes = tabled([*others, chosen("dss", 0.01), *seeds]).notes()
     counted = "2 of 4 cells chose the lowest or highest lr that was tried: a value beyond it may be better"
     assert f"{counted} (1 of these cells are not solved by every seed)" in notes
     assert not [note for note in tabled([*others, made(model="s4d")]).notes() if "chose" in note]
@@ -308,6 +309,7 @@ ATTENTION = {"layers": 1, "feedforward": 0, "glu": False}
         (made(task="reverse", hyper={"layers": 6}, length=4096), 0.99, "length 4096, "),
         (made(task="reverse", hyper={"layers": 6}, length=512), 0.95, "length 512, "),
         (made(task="reverse", hyper={"layers": 6}, length=256), 0.95, "length 512, "),
+        (made(task="reverse", hyper={"layers": 6}, length=2048), 0.99, "length 4096, "),
         (made(model="attention", hyper=ATTENTION), 0.72, "length 4096, "),
         (made(model="attention", hyper={**ATTENTION, "feedforward": 2}), 0.69, "length 4096, "),
         (made(hyper={"layers": 3}), None, None),
@@ -624,6 +626,10 @@ def test_rows_that_are_presets_of_one_task_have_their_names() -> None:
     budgets = [dataclasses.replace(of("reverse"), budget=Budget(steps=steps).parameters()) for steps in (2000, 3000)]
     again = tabled([both[1], *budgets], unequal_budgets=True).labels("row")
     assert len(again) == 3 and not any("@" in row for row in again)
+    for name, value in (("data", "a" * 32), ("version", 2)):
+        other = of("reverse")
+        other.task[name] = value
+        assert not any("@" in row for row in tabled([both[1], other]).labels("row"))
 
 
 def test_settings_are_ordered_as_numbers() -> None:
@@ -653,9 +659,9 @@ def test_a_run_that_failed_after_its_test_does_not_change_the_others() -> None:
 
 
 def test_a_further_test_that_one_seed_could_not_run_shows_the_others() -> None:
-    scores = [{"test": {"r2": 0.9}, "2x": {"r2": 0.8} if seed else {}} for seed in range(3)]
+    scores = [{"test": {"r2": 0.3 * seed}, "2x": {"r2": 0.8} if seed else {}} for seed in (0, 1, 3)]
     lines = tabled([made(seed=seed, scores=found) for seed, found in enumerate(scores)]).by_length()
-    assert lines is not None and lines.lines[0][3] == "0.800 (not for every seed)"
+    assert lines is not None and lines.lines[0][2:4] == ["0.300", "0.800 (not for every seed)"]
 
 
 def test_texts_that_look_like_a_missing_value_or_a_list_are_quoted() -> None:
