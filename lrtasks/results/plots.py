@@ -27,8 +27,7 @@ from lrtasks.registry import split_preset
 from lrtasks.results.profile import draw_profile, make_profile
 from lrtasks.results.settings import key, labels
 from lrtasks.results.style import literal, metric, panels, series, styled, title
-from lrtasks.results.table import CELL, aggregate, by_label, length_of_test
-from lrtasks.results.table import COSTS as MEASURED
+from lrtasks.results.table import CELL, MEASURED, aggregate, by_label, length_of_test
 
 LOWEST = -0.25
 """Lower scores are drawn at this value: one failed run would make all other differences too small to see."""

@@ -29,7 +29,7 @@ Row = Mapping[str, Any]
 
 CELL = ["row", "column"]
 COUNTS = ["parameter_count", "state_bytes"]
-COSTS = ["seconds_per_step", "peak_memory_bytes"]
+MEASURED = ["seconds_per_step", "peak_memory_bytes"]
 PAPER = ["paper", "paper_source", "paper_where", "paper_differs"]
 ENTRY = (
     *("task", "task_version", "task_parameters", "model", "model_parameters", "preset", "budget", "selected", "metric"),
@@ -161,7 +161,7 @@ def aggregate(runs: pd.DataFrame, *, mean: bool = False) -> pd.DataFrame:
     ]
     cells["devices"] = [sorted(set(found.dropna())) for _, found in own["device"]]
     cells["paper_beside"] = cells["paper"].where(cells["paper_differs"].fillna("") == "")
-    cells[COSTS] = own[COSTS].mean().where(cells["devices"].str.len() < 2)
+    cells[MEASURED] = own[MEASURED].mean().where(cells["devices"].str.len() < 2)
     return cells.reset_index()
 
 
