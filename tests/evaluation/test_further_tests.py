@@ -133,6 +133,7 @@ def test_the_generalisation_length_ends_at_the_first_length_that_is_not_solved(t
     assert [point["step"] for point in stopped.curve] == [4, 8]
     continued = run(CumSum, tmp_path, TASK, budget={"lr": 1e-9, "stop_solved": False})
     assert [point["step"] for point in continued.curve] == [4, 8, 12]
+    assert continued.steps_to_solve == 4
 
 
 def scored(**scores: float) -> RunRecord:

@@ -245,6 +245,18 @@ def test_a_run_that_overwrites_and_is_interrupted_continues(tmp_path: Path, monk
     assert began[0] > 0
 
 
+def test_a_failed_run_that_is_overwritten_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = half_way(tmp_path, monkeypatch)
+    record = read_record(folder)
+    record.status = "failed"
+    record.write(folder)
+    began: list[int] = []
+    resume = loop._resume
+    monkeypatch.setattr(loop, "_resume", lambda *a: [state := resume(*a), began.append(state.step)][0])
+    run(plain, tmp_path, overwrite=True)
+    assert began == [0]
+
+
 def test_a_new_run_keeps_no_weights_and_figures_of_an_earlier_one(tmp_path: Path) -> None:
     how: dict[str, Any] = {"hyper": {"healthy": 0}, "overwrite": True}
     old = run("toys:exploding", tmp_path, **how)

@@ -56,9 +56,10 @@ def test_the_curve_shows_the_mean_loss_since_the_last_point(tmp_path: Path, monk
         return value
 
     monkeypatch.setitem(LOSSES, "mse", spy)
-    record = run(plain, tmp_path)
-    expected = [np.mean(losses[start : start + 4]) for start in (0, 4, 8)]
+    record = run(plain, tmp_path, budget={"steps": 10})
+    expected = [np.mean(losses[start:end]) for start, end in ((0, 4), (4, 8), (8, 10))]
     assert [point["loss"] for point in record.curve] == pytest.approx(expected)
+    assert [point["step"] for point in record.curve] == [4, 8, 10], "the last step is always evaluated"
 
 
 def test_class_weights_change_what_a_run_learns(tmp_path: Path) -> None:

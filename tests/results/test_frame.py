@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from made_records import framed, made, stored
+from made_records import COST, framed, made, stored
 
 from lrtasks.errors import UsageError
 from lrtasks.results import frame
@@ -107,6 +107,15 @@ def test_what_is_no_path_is_refused(arguments: list[Any]) -> None:
 def test_copies_are_one_run_and_keep_the_place_of_the_first() -> None:
     runs = framed([made(), made(), made(seed=1), made(score=0.5)])
     assert list(runs.index) == [0, 2, 3]
+    point = {"step": 4, "loss": 0.5, "r2": 0.5}
+    no_score = made(score=None, status="failed")
+    differing = [
+        *(no_score, replace(no_score, status="diverged")),
+        *(made(), made(length=32), made(model="dss"), made(curve=[point])),
+        replace(made(), scores={**made().scores, "val": {"r2": 0.5}}),
+        *(replace(made(), cost={**COST, name: 2.0}) for name in ("seconds", "seconds_per_step")),
+    ]
+    assert len(framed(differing)) == len(differing)
 
 
 @pytest.mark.filterwarnings("error::pandas.errors.PerformanceWarning")

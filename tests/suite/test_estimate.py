@@ -48,16 +48,24 @@ def test_a_finished_selection_is_planned_at_its_best_value(tmp_path: Path) -> No
 
 def test_steps_of_earlier_runs_give_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(estimate, "seconds_per_step", lambda *_: pytest.fail("nothing needs to be timed"))
-    done = config()
-    record = done.record("done")
-    record.cost = {"seconds_per_step": 0.5, "device": device_name(make_fabric("cpu", "32").device)}
-    done.folder(tmp_path).mkdir(parents=True)
-    record.write(done.folder(tmp_path))
-    left = config(seed=1, steps=100, eval_every=50, val_batches=3, test_batches=8, test_lengths=(32,))
+    done, here = config(), device_name(make_fabric("cpu", "32").device)
+
+    def write(run: RunConfig, seconds: float, device: str) -> None:
+        record = run.record("done")
+        record.cost = {"seconds_per_step": seconds, "device": device}
+        run.folder(tmp_path).mkdir(parents=True)
+        record.write(run.folder(tmp_path))
+
+    write(done, 0.5, here)
+    # runs with a step of another kind, or on another device
+    write(config(seed=2), 9.0, "another device")
+    for other in ({"batch_size": 8}, {"precision": "bf16"}, {"length": 32}, {"d_model": 16}):
+        write(config(seed=2, **other), 9.0, here)
+    left = config(seed=1, steps=100, eval_every=40, val_batches=3, test_batches=8, test_lengths=(32,))
     plan = make_plan([done, left], tmp_path, device="cpu")
     assert (plan.runs, plan.finished, plan.guessed) == (2, 1, 0)
-    # 100 steps, two evaluations on 3 batches, 8 test batches and a quarter of them at the other length
-    assert plan.seconds == 0.5 * (100 + 2 * 3 + 8 + 2)
+    # 100 steps, three evaluations on 3 batches, 8 test batches and a quarter of them at the other length
+    assert plan.seconds == 0.5 * (100 + 3 * 3 + 8 + 2)
     assert plan.lines()[0].startswith("2 runs, 1 finished earlier")
 
 
@@ -109,6 +117,13 @@ def test_a_step_is_timed_without_leaving_a_trace(tmp_path: Path, monkeypatch: py
     seconds = seconds_per_step(config(), "cpu")
     assert 0 < seconds < 5
     assert not list(tmp_path.iterdir())
+
+    def train(*_: Any, report: Callable[[loop.State], None], **__: Any) -> None:
+        for step, taken in ((2, 10.0), (6, 12.0)):  # the first steps are slow
+            report(loop.State(step=step, seconds=taken))
+
+    monkeypatch.setattr(loop, "train", train)
+    assert seconds_per_step(config(), "cpu") == 0.5
 
 
 @pytest.mark.parametrize(

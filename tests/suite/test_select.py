@@ -66,6 +66,17 @@ def test_each_model_gets_its_best_rate_and_the_other_seeds_at_it(tmp_path: Path)
     assert all(record.selection["values"] == {"lr": [0.001, 0.01, 0.1]} for record in stored)
 
 
+def test_the_choice_is_noted_as_each_run_ends(tmp_path: Path) -> None:
+    def stopped(run: RunConfig, _: RunRecord) -> None:
+        if run.seed == 2:
+            raise KeyboardInterrupt
+
+    runner = Runner(tmp_path, {"dlr": 0.1, "attention": 0.1}, stopped)
+    with pytest.raises(KeyboardInterrupt):
+        run_selected(suite_of(seeds=3), ("lr",), runner, tmp_path)
+    assert [cell["different_seeds"] for cell in make_table(frame(tmp_path)).cells] == [1, 2]
+
+
 def test_each_length_gets_a_rate_of_its_own(tmp_path: Path) -> None:
     def by_length(run: RunConfig, record: RunRecord) -> None:
         record.scores["val"]["r2"] = -abs(run.budget.lr - {16: 0.001, 32: 0.1}[run.task.input.length])

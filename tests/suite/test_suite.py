@@ -19,6 +19,7 @@ import paused
 import pytest
 from torch import nn
 
+from lrtasks.budget import SHARED_BUDGET
 from lrtasks.data import generate
 from lrtasks.errors import UsageError
 from lrtasks.evaluation.run import run
@@ -96,6 +97,9 @@ def test_a_setting_of_one_model_leaves_the_others_alone_whichever_dashes_its_lab
             ("gated-deltanet", {"model.heads": 4}),
             ("gru", {}),
         ]
+    # a mistake in it is not a combination to skip: the model would be missing
+    with pytest.raises(UsageError, match=r"no run is possible .* gated-deltanet has no parameter 'head'"):
+        expand(["gated-deltanet", "gru"], ["cumsum"], settings={"gated-deltanet.head": 4})
 
 
 def test_all_models_run_on_all_instances() -> None:
@@ -120,6 +124,8 @@ def test_two_equal_runs_are_refused_by_name(tmp_path: Path) -> None:
     same = [RunConfig.make("shift", "dlr"), RunConfig.make("shift", "dlr", settings={"length": 256})]
     with pytest.raises(UsageError, match="dlr on shift length=256 seed 0, which is the same run as dlr on shift seed"):
         run_suite(same, tmp_path, backend=backend)
+    with pytest.raises(UsageError, match="twice"):
+        run_suite(expand(["dlr"], ["shift"], grid=[{"lr": 0.1}] * 2).runs, tmp_path, backend=backend)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -219,9 +225,11 @@ def test_finished_runs_are_not_repeated_and_failed_ones_are(tmp_path: Path) -> N
 
 
 def test_a_run_that_leaves_no_record_gets_one(tmp_path: Path) -> None:
-    backend = Pretend(fails("killed by SIGSEGV"), leaves(record_of(config(seed=1), status="done")))
-    records = run_suite([config(), config(seed=1)], tmp_path, backend=backend)
-    assert [record.status for record in records] == ["failed", "done"]
+    paper = RunConfig.make("cumsum", "dlr", preset="paper", settings={"length": 16})
+    killed = fails("killed by SIGSEGV")
+    backend = Pretend(killed, leaves(record_of(config(seed=1), status="done")), killed)
+    records = run_suite([config(), config(seed=1), paper], tmp_path, backend=backend, may_differ=SHARED_BUDGET)
+    assert [record.status for record in records] == ["failed", "done", "failed"]
     assert read_record(config().folder(tmp_path)) == records[0]
     assert records[0].notes == ["killed by SIGSEGV"]
 
@@ -250,6 +258,8 @@ def test_a_run_that_is_cut_off_keeps_what_it_recorded(tmp_path: Path) -> None:
     # the next attempt ends before it could write anything: the same words are not said twice
     (record,) = run_suite([config()], tmp_path, backend=Pretend(fails(line)))
     assert record.notes == ["slow path", line]
+    (record,) = run_suite([config()], tmp_path, backend=Pretend(fails("not enough memory", refused=True)))
+    assert (record.status, record.curve, record.notes[-1]) == ("failed", curve, "not enough memory")
 
 
 def test_a_run_that_refuses_to_start_leaves_no_record(tmp_path: Path) -> None:
@@ -411,6 +421,9 @@ def test_the_time_left_counts_a_resumed_run_with_its_earlier_part(
     now[0] += 5
     progress.end(0, "done", record_of(runs[0], cost={"seconds_with_evaluation": 90.0}))
     assert progress.seconds_left() == 90 + 90
+    progress.begin(1)
+    progress.end(1, "refused", record_of(runs[1]))
+    assert progress.seconds_left() == 90  # a refused run says nothing about the others
 
 
 @pytest.mark.parametrize("status", ["running", "failed"])
