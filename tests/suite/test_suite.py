@@ -102,6 +102,7 @@ def test_a_setting_of_one_model_leaves_the_others_alone_whichever_dashes_its_lab
         expand(["gated-deltanet", "gru"], ["cumsum"], settings={"gated-deltanet.head": 4})
 
 
+@pytest.mark.e2e
 def test_all_models_run_on_all_instances() -> None:
     assert not make_suite({"models": "all", "tasks": "fingerprint,solve,sort"}, {}).skipped
 
