@@ -12,7 +12,7 @@ import math
 import tomllib
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -111,6 +111,7 @@ def expand(
     seen: set[str] = set()
     refused: dict[tuple[int, str | None], str] = {}
     possible: set[tuple[int, str | None]] = set()
+    built: set[str] = set()
     for task, (place, point), model in itertools.product(list(chosen_tasks), enumerate(points), chosen_models):
         given = {**(settings or {}), **point}
         belongs = {name: labelled(name, every) for name in given}
@@ -122,13 +123,16 @@ def expand(
         key = place, model if any(model in own_to for own_to in belongs.values()) else None
         try:
             how: dict[str, Any] = {"preset": preset, "settings": own, "options": options}
-            made = [RunConfig.make(task, model, seed=seed, **how) for seed in seeds]
-            require_possible(made[0])
+            one = RunConfig.make(task, model, seed=seeds[0], **how)
+            what = repr((one.model, one.task.input, one.task.target, one.task.causal))
+            if what not in built:  # points of the grid that differ only in the budget need one check
+                require_possible(one)
+                built.add(what)
         except UsageError as error:
             suite.skipped.append((model, task, str(error)))
             refused.setdefault(key, f"{model} on {task}: {error}")
         else:
-            suite.runs.extend(made)
+            suite.runs.extend(replace(one, seed=seed) for seed in seeds)
             possible.add(key)
     for key in (key for key in refused if key not in possible):
         point = points[key[0]]
