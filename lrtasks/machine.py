@@ -15,6 +15,9 @@ CORES = "LRTASKS_CORES"
 """Environment variable by which a suite tells a run how many cores it may use."""
 QUOTA = Path("/sys/fs/cgroup/cpu.max")
 """Linux file with the container's CPU limit: microseconds of CPU time per period (or ``max``), then the period."""
+WAITING = {"OMP_WAIT_POLICY": "PASSIVE", "OPENBLAS_THREAD_TIMEOUT": "4"}
+"""Environment variables that let waiting threads sleep, those of OpenMP (torch) and those of OpenBLAS (NumPy, SciPy);
+OpenBLAS spins for 2 to this power processor cycles, by default for 2^26."""
 ALLOCATOR = ("MALLOC_", "GLIBC_TUNABLES")
 """Prefixes of the environment variables that set glibc's allocator."""
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
@@ -54,10 +57,12 @@ def give_memory_back() -> None:
 def set_process_defaults() -> None:
     """Let waiting threads sleep and keep freed memory, unless the user's environment says otherwise.
 
-    Call this before torch is loaded. If another process keeps the cores busy, spinning threads make a run take many
-    times as long. By default, glibc returns freed memory to the system, and each training step faults it in again.
+    Call this before NumPy and torch are loaded. If another process keeps the cores busy, spinning threads make a run
+    take many times as long. By default, glibc returns freed memory to the system, and each training step faults it in
+    again.
     """
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    for name, value in WAITING.items():
+        os.environ.setdefault(name, value)
     if sys.platform == "linux" and not any(name.startswith(ALLOCATOR) for name in os.environ):
         with suppress(OSError, AttributeError):  # another C library
             mallopt = ctypes.CDLL(None).mallopt

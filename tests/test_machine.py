@@ -20,7 +20,7 @@ from lrtasks.processes import _environment
 @pytest.fixture(autouse=True)
 def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Simulate an environment without thread settings, on a machine with eight cores."""
-    for name in (*machine.THREADS, machine.CORES, "OMP_WAIT_POLICY"):
+    for name in (*machine.THREADS, machine.CORES, *machine.WAITING):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8), raising=False)
     monkeypatch.setattr(machine, "QUOTA", tmp_path / "cpu.max")
@@ -57,12 +57,13 @@ def test_threads_follow_the_work_the_suite_and_before_all_the_user(monkeypatch: 
 
 
 def test_waiting_threads_do_not_spin_unless_the_user_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
-    machine.set_process_defaults()
-    assert os.environ["OMP_WAIT_POLICY"] == "ACTIVE"
-    monkeypatch.delenv("OMP_WAIT_POLICY")
-    machine.set_process_defaults()
-    assert os.environ["OMP_WAIT_POLICY"] == "PASSIVE"
+    for name, own, sleep in (("OMP_WAIT_POLICY", "ACTIVE", "PASSIVE"), ("OPENBLAS_THREAD_TIMEOUT", "20", "4")):
+        monkeypatch.setenv(name, own)
+        machine.set_process_defaults()
+        assert os.environ[name] == own
+        monkeypatch.delenv(name)
+        machine.set_process_defaults()
+        assert os.environ[name] == sleep
 
 
 FREED = """
