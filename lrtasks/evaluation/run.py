@@ -72,7 +72,8 @@ def evaluate(
         data: a stored dataset of this task to train and test on, instead of fresh samples.
         name: label of your own model. A run of an ``nn.Module`` needs a label so that a later call finds it again.
         device: ``"auto"``, ``"cpu"`` or ``"cuda"``.
-        workers: number of background processes that make batches, or ``"auto"``.
+        workers: number of background processes that make batches, or ``"auto"``. On macOS, and with Python 3.14, they
+            import the caller's main module, so a script needs ``if __name__ == "__main__":``, or ``workers=0``.
         out: results folder; the run gets its own folder below it.
         trackers: any of ``"csv"``, ``"tensorboard"`` and ``"wandb"``, which write below the run's folder.
         overwrite: run again even if the run is finished.
