@@ -129,6 +129,9 @@ def test_model_and_the_label_of_the_users_model_may_both_have_settings(tmp_path:
     address = f"{tmp_path / 'even.py'}:Even"
     *_, case = make_cases([address], [16], SETTINGS, hyper={"model": {"hidden": 4}, "Even": {"depth": 3}})
     assert case.factory.parameters == {"hidden": 4, "depth": 3}
+    again = dataclasses.replace(case, hyper={"Even": {"hidden": 4, "depth": 3}})
+    other = dataclasses.replace(case, hyper={"Even": {"depth": 3, "hidden": 4}})
+    assert file_of(again, Path()) == file_of(other, Path()), "the order of settings has no meaning"
     with pytest.raises(UsageError, match="hidden is given twice"):
         make_cases([address], [16], SETTINGS, hyper={"model": {"hidden": 4}, "Even": {"hidden": 3}})
 
@@ -142,6 +145,7 @@ def test_a_hybrid_has_layers_of_its_own() -> None:
     ("hyper", "words"),
     [
         ({"nothing": {"a": 1}}, "unknown model 'nothing'"),
+        ({"seqboat": {"windw": 7}}, "seqboat has no parameter 'windw'"),
         ({"seqboat": {"d_model": 1}}, "seqboat.d_model cannot differ between models; give d_model for all"),
         ({"hybrid": {"n_layers": 1}}, "hybrid.n_layers cannot differ between models; give layers for all"),
         ({"transformer": {"heads": 3}}, "d_model must be a multiple of 2 \\* heads"),

@@ -58,15 +58,19 @@ def test_a_model_that_cannot_be_is_recorded_and_not_tried_again(command: Command
 
 def test_all_stands_beside_other_names(command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("from torch import nn\n\ndef mine(d_model):\n    return nn.Identity()\n")
-    measured: list[str] = []
+    measured, limits = list[str](), dict[str, float]()
 
-    def note(cases: Sequence[Case], *_: Any, **__: Any) -> Iterator[dict[str, Any]]:
+    def note(cases: Sequence[Case], _: Path, *, time_limit: float) -> Iterator[dict[str, Any]]:
         measured.extend(case.model for case in cases)
+        given = cases[0].settings
+        limits.update({"time-limit": time_limit} | {name: getattr(given, name) for name in ("repeats", "patience")})
         return iter(())
 
     monkeypatch.setattr(run, "run_bench", note)
-    command("bench", "--models", "all,mine.py:mine", "--length", 16)
+    options = ("--time-limit", 7, "--repeats", 3, "--patience", 4)
+    command("bench", "--models", "all,mine.py:mine", "--length", 16, *options)
     assert set(measured) == {*all_models(), "mine.py:mine"}
+    assert limits == {"time-limit": 7, "repeats": 3, "patience": 4}
 
 
 PRINTS = """

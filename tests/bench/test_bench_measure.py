@@ -52,8 +52,9 @@ def test_both_models_are_timed_as_often(phase: Phase) -> None:
 
 
 def test_alone_there_is_no_baseline() -> None:
-    figures = cost(case("transformer", 32), "inference", False)
+    figures = cost(case("transformer", 32, threads=3), "inference", False)
     assert set(figures) == {"peak_bytes", "cpu_seconds", "wall_seconds"}
+    assert torch.get_num_threads() == 3
 
 
 def test_no_repeat_begins_when_patience_ends() -> None:
@@ -105,11 +106,13 @@ def test_extra_losses_are_part_of_the_step(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_inference_is_in_evaluation_mode_and_records_no_gradients() -> None:
-    model, run = measure._prepare(case("seqboat", 32), "inference")
-    seen: list[tuple[bool, bool]] = []
-    model.register_forward_hook(lambda *_: seen.append((model.training, torch.is_inference_mode_enabled())))
+    model, run = measure._prepare(case("seqboat", 32, batch=3), "inference")
+    seen: list[tuple[bool, bool, int]] = []
+    model.register_forward_hook(
+        lambda _, given, __: seen.append((model.training, torch.is_inference_mode_enabled(), len(given[0])))
+    )
     run()
-    assert seen == [(False, True)]
+    assert seen == [(False, True, 3)]
 
 
 def test_sizes_are_those_of_the_model() -> None:
@@ -166,6 +169,8 @@ def test_training_holds_the_optimiser_s_moments() -> None:
 
 
 @on_linux
-def test_what_the_system_does_not_tell_is_none() -> None:
+def test_what_the_system_does_not_tell_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (kernel_entry("self/status", "VmRSS") or "").endswith("kB")
     assert kernel_entry("self/status", "VmNothing") is None and kernel_entry("no/file", "VmRSS") is None
+    monkeypatch.setattr(measure, "kernel_entry", lambda *_: "7 kB")
+    assert measure._resident_bytes("VmRSS") == 7 * 1024

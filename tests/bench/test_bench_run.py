@@ -53,9 +53,11 @@ def install(monkeypatch: pytest.MonkeyPatch, answer: Answer) -> list[tuple[str, 
     return asked
 
 
-def test_each_case_leaves_a_record(measured: list[Any], tmp_path: Path) -> None:
-    made = make_cases(["seqboat"], [16, 32], SETTINGS)
-    found = list(run_bench(made, tmp_path / "new" / "out"))
+def test_each_case_leaves_a_record(measured: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, limits, call = make_cases(["seqboat"], [16, 32], SETTINGS), set[float](), run.run_in_process
+    monkeypatch.setattr(run, "run_in_process", lambda *words, **how: limits.add(*how.values()) or call(*words))
+    found = list(run_bench(made, tmp_path / "new" / "out", time_limit=7))
+    assert limits == {7}
     assert [(row["model"], row["length"]) for row in map(make_row, found)] == [(c.model, c.length) for c in made]
     assert len(measured) == 8
     for case, entry in zip(made, found, strict=True):
@@ -103,15 +105,16 @@ def test_a_failure_is_kept_with_its_reason_and_stops_nothing(tmp_path: Path, mon
 
 def test_where_the_transformer_fails_models_are_timed_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def answer(case: Case, phase: str, paired: bool) -> dict[str, Any]:
-        if case.model == "transformer" and phase == "inference":
+        if (case.model, case.length, phase) == ("transformer", 32, "inference"):
             return {"reason": "stopped at its time limit of 1 s"}
         return figures(case, phase, paired)
 
     asked = install(monkeypatch, answer)
-    _, seqboat = list(run_bench(make_cases(["seqboat"], [16], SETTINGS), tmp_path))
+    seqboat = list(run_bench(make_cases(["seqboat"], [16, 32, 64], SETTINGS), tmp_path))[3]
     of_transformer = [("training", True), ("inference", True), ("inference", False)]
-    assert [entry[2:] for entry in asked if entry[0] == "transformer"] == of_transformer
-    assert [entry[2:] for entry in asked if entry[0] == "seqboat"] == [("training", True), ("inference", False)]
+    assert [entry[2:] for entry in asked if entry[:2] == ("transformer", 32)] == of_transformer
+    assert [entry[2:] for entry in asked if entry[:2] == ("seqboat", 32)] == [("training", True), ("inference", False)]
+    assert all(paired for _, length, _, paired in asked if length != 32), "at other lengths they are timed together"
     row = make_row(seqboat)
     assert (row["inference_speed"], row["inference_seconds"], row["training_speed"]) == (None, 1.0, 5.0)
 
@@ -144,6 +147,12 @@ def test_a_record_of_something_else_is_named(tmp_path: Path) -> None:
 def test_a_folder_can_be_read_without_measuring(tmp_path: Path) -> None:
     found = list(run_bench(make_cases(["attention"], [32, 16], SETTINGS), tmp_path))
     assert read_measurements(tmp_path) == found
+    for name, words in (("module", "or different code of attention"), ("source", "with different source")):
+        other = {**found[-1], "identity": {**found[-1]["identity"], name: "edited"}}
+        (tmp_path / "other.json").write_text(json.dumps(other))
+        with pytest.raises(UsageError, match=words):
+            read_measurements(tmp_path)
+    (tmp_path / "other.json").unlink()
     list(run_bench(make_cases([], [16], Settings(d_model=16, layers=1, repeats=2)), tmp_path))
     with pytest.raises(UsageError, match="were measured with different settings; keep them in separate folders"):
         read_measurements(tmp_path)

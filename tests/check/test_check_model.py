@@ -226,13 +226,13 @@ def test_a_model_is_checked_in_both_directions_on_both_inputs_with_each_kind_of_
 class Peeking(nn.Module):
     """Adds a little of the next input at one position."""
 
-    def __init__(self, place: int) -> None:
+    def __init__(self, place: int, size: float = 1e-4) -> None:
         super().__init__()
-        self.place, self.weight = place, nn.Parameter(torch.ones(3))
+        self.place, self.size, self.weight = place, size, nn.Parameter(torch.ones(3))
 
     def forward(self, x: Tensor) -> Tensor:
         at = torch.arange(x.shape[1])[:, None] == self.place
-        return self.weight * (x + 1e-4 * torch.where(at, x.roll(-1, 1), 0))
+        return self.weight * (x + self.size * torch.where(at, x.roll(-1, 1), 0))
 
 
 @pytest.mark.parametrize(
@@ -242,6 +242,13 @@ def test_a_small_leak_at_the_end_of_a_chunk_or_at_an_evenly_spaced_position_is_f
     spec = Spec("real", length, 3)
     with pytest.raises(UsageError, match=f"not causal: outputs up to input position {place} change"):
         check_model(Peeking(place), input=spec, target=spec)
+
+
+def test_a_leak_below_the_rounding_of_float32_is_found_in_float64() -> None:
+    spec = Spec("real", 64, 3)
+    check_model(Peeking(3, 1e-8), input=spec, target=spec)
+    with pytest.raises(UsageError, match="not causal: outputs up to input position 3 change"):
+        check_model(Peeking(3, 1e-8), input=spec, target=spec, dtype=torch.float64)
 
 
 def test_symbols_leak_too() -> None:

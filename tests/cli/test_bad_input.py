@@ -19,6 +19,7 @@ SWEEP = ("sweep", "--models", "dlr", "--task", "shift")
 MISTAKES = {
     # lengths
     (*EVAL, "--length", "0"): "shift: length must be at least 2 and at most 16,777,216, found 0",
+    (*EVAL, "--steps", "many"): "budget: steps must be a whole number, found 'many'",
     (*EVAL, "--lr", "NaN"): "budget: lr must be a number, found nan",
     (*EVAL, "--length", "many"): "shift: length must be a whole number, found 'many'",
     (*EVAL, "--length"): "option --length needs a value: --length VALUE",
@@ -101,6 +102,7 @@ MISTAKES = {
     (*EVAL, "--test-lengths", "64,many"): "each a whole number or none, found '64,many'\n",
     (*EVAL, "--lr", "1e-3,3e-3", "--select", "val", "--data", "d"): "--data cannot be combined with --select",
     (*EVAL, "--lr", "1e-3,3e-3", "--select", "val", "--seed", "3"): "--seed cannot be combined with --select",
+    (*EVAL, "--lr", "1e-3,3e-3", "--select", "val", "--workers", "2"): "--workers cannot be combined with --select",
     (*EVAL, "--lr", "1e-3,3e-3", "--select", "val", "--overwrite"): "--overwrite cannot be combined with --select",
     (*EVAL, "--seed", "one"): "Invalid value for '--seed': ",
     (*EVAL, "--lr", "1e-2", "--set", "budget.lr=1e-3"): "budget.lr is given twice: 0.01 and 0.001",
@@ -125,6 +127,7 @@ MISTAKES = {
     (*SUITE, "--backend", "slurm", "--gpus", "0.5"): "gpus must be a whole number or none, found 0.5",
     ("suite", "--models", "dlr,dlr", "--tasks", "shift"): "the suite has dlr on shift seed 0 twice",
     ("suite", "--file", "none.toml"): "cannot read the suite none.toml",
+    (*SWEEP, "--solved", "0"): "--solved must be above 0 and at most 1, found 0",
     (*SWEEP, "--length", "16,16"): "length=16 seed 0 twice",
     (*SUITE, "--tasks", "recall", "--distance", "8,16"): "write a single list in brackets: distance=[8,16]",
     (*SWEEP, "--length", "0,1"): "no run is possible with {'length': 0}: dlr on shift",

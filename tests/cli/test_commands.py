@@ -164,10 +164,33 @@ def test_eval_prints_a_table(command: Command) -> None:
     said = command(*EVAL)
     assert said.out.splitlines()[0].split() == ["task", "metric", "floor", "dlr"]
     assert said.out.splitlines()[1].startswith("shift  r2 ")
-    assert "ms per step" in said.out
+    seconds = json.loads(next(Path("runs").rglob("record.json")).read_text())["cost"]["seconds_per_step"]
+    assert f"{1000 * seconds:.1f} ms per step" in said.out
     again = command(*EVAL)
     assert again.out == said.out
     assert again.err.startswith("finished earlier: runs/shift/dlr-")
+
+
+def test_the_options_of_eval_reach_the_run(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, Any]] = []
+    monkeypatch.setattr("lrtasks.evaluation.run.run", lambda config, **how: asked.append(how) or config.record())
+    command(*EVAL, "--overwrite", "--tracker", "csv", "--workers", 2, "--out", "other", "--json")
+    assert asked == [{"device": "cpu", "trackers": ("csv",), "workers": 2, "out": Path("other"), "overwrite": True}]
+
+
+@pytest.mark.parametrize(
+    "words", ["eval --model dlr --task shift", "suite --models dlr --tasks shift", "sweep --models dlr --task shift"]
+)
+def test_the_options_of_a_command_reach_its_runs(command: Command, monkeypatch: pytest.MonkeyPatch, words: str) -> None:
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr("lrtasks.cli.runs.execute", lambda wanted, **how: asked.update(how, wanted=wanted) or 0)
+    shared = ("--lr", "1e-3,3e-3", "--preset", "paper", "--seeds", 2, "--device", "cpu", "--out", "other")
+    where = () if words.startswith("eval") else ("--time-limit", 7, "--jobs", 3)
+    command(*words.split(), *shared, *where, "--select", "val", "--tracker", "csv", "--dry-run", "--json")
+    assert [(run.preset, run.seed) for run in asked["wanted"].runs] == [("paper", 0), ("paper", 1)] * 2
+    expected = {"out": Path("other"), "device": "cpu", "select": "val", "trackers": ("csv",)}
+    assert asked.items() >= {**expected, "dry_run": True, "as_json": True}.items()
+    assert not where or (asked["time_limit"], asked["backend"].jobs) == (7, 3)
 
 
 def test_the_command_in_a_record_repeats_the_run(command: Command) -> None:

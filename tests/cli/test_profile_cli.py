@@ -49,6 +49,20 @@ def test_quick_is_one_seed_at_one_rate_of_two_instances_per_group(command: Comma
     assert all(settings_of(list(job.arguments)) == {"budget.stop_solved": True} for job in pretend.jobs)
 
 
+def test_the_options_of_a_profile_reach_its_runs(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr("lrtasks.suite.backends.make_backend", lambda _, options: options)
+    monkeypatch.setattr("lrtasks.cli.runs.execute", lambda wanted, **how: asked.update(how, wanted=wanted) or 0)
+    where = ("--folder", "mine", "--device", "cpu", "--time-limit", 7, "--jobs", 5, "--dry-run")
+    command("profile", "--model", "dlr", "--quick", *SMALL, "--preset", "paper", "--seeds", 2, *where)
+    assert [(run.task.name, run.preset, run.seed) for run in asked["wanted"].runs][2:4] == [
+        ("shift", "paper", 0),
+        ("shift", "paper", 1),
+    ]
+    expected = {"out": Path("mine"), "device": "cpu", "time_limit": 7, "dry_run": True, "backend": {"jobs": 5}}
+    assert asked.items() >= expected.items()
+
+
 def test_the_label_shows_the_hyper_parameters_that_the_user_set(command: Command) -> None:
     chosen = ("--model", "dlr,gru", "--set", "dlr.d_state=16", "--layers", 1, "--json", "--seeds", 1)
     profiles = json.loads(command("profile", *chosen, *SMALL, "--lr", "1e-3").out)

@@ -8,11 +8,15 @@ import pty
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pretend import Pretend, settings_of
+
+from lrtasks.cli.runs import print_solved
+from lrtasks.run_config import RunConfig
 
 Command = Callable[..., Any]
 TINY = ("--length", 16, "--steps", 8, "--test-batches", 2)
@@ -45,6 +49,8 @@ def test_a_run_that_fails_is_said_with_its_reason_and_its_cell(command: Command,
         ("dlr", "failed"),
         ("attention", "done"),
     ]
+    said = command("suite", "--models", "dlr", "--tasks", "shift", *TINY, "--lr", "1e-3,3e-3", "--select", "val")
+    assert (said.code, said.err.count("failed: killed by SIGKILL\n")) == (1, 2), "neither value could be selected"
 
 
 def test_notes_on_own_models_are_said_once(command: Command, pretend: Pretend) -> None:
@@ -130,11 +136,17 @@ def test_a_selection_with_equal_runs_is_refused_before_anything_runs(
     assert "seed 1 twice" in said.err
 
 
-def test_an_interrupted_selection_has_one_column_for_each_model(command: Command, pretend: Pretend) -> None:
+def test_an_interrupted_selection_has_one_column_for_each_model(
+    command: Command, pretend: Pretend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pretend.stop_after = 3  # two rates of seed 0, then seed 1
     options = ("--lr", "1e-3,3e-3", "--select", "val", "--seeds", 3)
     assert "interrupted" in command("suite", "--tasks", "shift", "--models", "dlr", *options).err
     assert "0.970 (2/2, lr 0.001)" in command("table").out
+    plain = command("suite", "--tasks", "shift", "--models", "dlr", "--lr", 1e-3, "--seeds", 2)
+    assert "0.970 (2/2)" in plain.out, "the user asked for these runs directly"
+    monkeypatch.setattr("lrtasks.cli.runs.print_plan", lambda runs, *_, **__: len(runs))
+    assert command("suite", "--tasks", "shift", "--models", "dlr", *options, "--dry-run").code == 4, "planned runs"
 
 
 @pytest.mark.parametrize("options", [("--lr", "1e-3,3e-3"), ("--quick",)])
@@ -144,11 +156,30 @@ def test_a_profile_takes_one_size_of_a_task(command: Command, pretend: Pretend, 
     assert said.err == "lrtasks: a profile takes one value of length, found several\n"
 
 
-def test_a_setting_that_two_models_vary_is_summed_up_once(command: Command, pretend: Pretend) -> None:
+def test_a_setting_that_two_models_vary_is_summed_up_once(
+    command: Command, pretend: Pretend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[dict[str, Any]] = []
+    monkeypatch.setattr("lrtasks.cli.runs.print_runs", lambda _, **how: shown.append(how))
     sizes = ("--set", "dlr.d_state=8,16", "--set", "s4d.d_state=4,8")
     said = command("sweep", "--task", "shift", "--models", "dlr,s4d", *sizes)
     assert (len(pretend.jobs), said.out.count("largest d_state with")) == (4, 1)
     assert said.out.endswith("  dlr: 16\n  s4d: 8\n")
+    assert shown == [{"by_length": True}], "a sweep shows the scores on further tests, too"
+
+
+def test_a_value_is_solved_if_the_scaled_scores_of_all_seeds_are_high(capsys: pytest.CaptureFixture[str]) -> None:
+    runs, records = [], []
+    for length, *scores in ((256, 0.96, 0.96), (128, 0.5, 1.0), (64, 0.98, 0.98), (32, 1.0, 1.0), (16, 1.0)):
+        for seed, score in enumerate(scores):
+            run = RunConfig.make("shift", "dlr", seed=seed, settings={"length": length})
+            records.append(run.record("done"))
+            records[-1].scores, records[-1].baselines = {"test": {"r2": score}}, {"guess": {"r2": 0.5}}
+            runs.append(run if length > 16 else replace(run, model=replace(run.model, address="b.py:dlr")))
+    print_solved("length", runs, records, 0.95)
+    assert capsys.readouterr().out.endswith(":\n  dlr: 64\n  b.py:dlr: 16\n")
+    print_solved("model.length", runs, records, 0.95)
+    assert capsys.readouterr().out.endswith(":\n  dlr: none\n  b.py:dlr: none\n"), "it is the length of the task"
 
 
 def test_a_sweep_over_words_lists_those_that_are_solved(command: Command, pretend: Pretend) -> None:
@@ -157,6 +188,8 @@ def test_a_sweep_over_words_lists_those_that_are_solved(command: Command, preten
     assert "\nall values of kernel with a scaled score of at least 0.95:\n  dlr: real, prod\n" in said.out
     said = command("sweep", "--task", "shift", "--models", "dlr", "--glu", "true,false")
     assert "\nall values of glu with a scaled score of at least 0.95:\n  dlr: true, false\n" in said.out
+    said = command("sweep", "--task", "shift", "--models", "dlr", "--glu", "true,false", "--solved", 0.98)
+    assert said.out.endswith("at least 0.98:\n  dlr: none\n")
 
 
 def test_lists_are_values_of_a_grid(command: Command, pretend: Pretend) -> None:

@@ -255,6 +255,8 @@ def test_another_dataset_in_the_folder_is_named(tmp_path: Path) -> None:
     generate(Shift(16), str(tmp_path / "set"), workers=1, samples=10)
     with pytest.raises(lrtasks.UsageError, match=r"parameters.length is 16 there, 32 here; seed is 0 there, 3 here"):
         generate(Shift(32), str(tmp_path / "set"), workers=1, samples=10, seed=3)
+    with pytest.raises(lrtasks.UsageError, match="shard_size is 1000 there, 5 here"):
+        generate(Shift(16), str(tmp_path / "set"), workers=1, samples=10, shard_size=5)
 
 
 def test_a_dataset_that_another_process_has_made_meanwhile_is_seen(
@@ -388,7 +390,8 @@ def test_split_counts_add_up() -> None:
     assert split_counts(7, (1, 0, 0)) == {"train": 7, "val": 0, "test": 0}
 
 
-def test_an_object_store_address() -> None:
+def test_an_object_store_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     manifest = generate(Few(), "memory://sets/few", workers=3, **FEW)
     assert verify("memory://sets/few") == []
     assert info("memory://sets/few")["samples"] == 60
@@ -399,6 +402,7 @@ def test_an_object_store_address() -> None:
         generate(Few(kinds=65), "memory://sets/few", **FEW)
     with pytest.raises(lrtasks.UsageError, match="memory://sets/ray exists in this process alone"):
         generate(Few(), "memory://sets/ray", backend="ray", **FEW)
+    assert list(tmp_path.iterdir()) == [], "no file waits here for its copy"
 
 
 def test_a_refused_run_leaves_the_folder_of_the_other_usable(tmp_path: Path) -> None:

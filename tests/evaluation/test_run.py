@@ -180,7 +180,7 @@ def test_a_stored_dataset(tmp_path: Path) -> None:
     dataset = open_dataset(path)
     module = Net(TASK.input, TASK.target)
     record = run(module, tmp_path / "runs", data=path)
-    assert record.task["data"]
+    assert record.task["data"] == dataset.manifest.digest
     assert {"val", "train", "test"} <= set(record.scores)
     # the test goes through the whole split, its last batch being what is left
     batch = dataset.batch(range(dataset.counts["test"]), split="test")

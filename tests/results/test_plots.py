@@ -123,6 +123,9 @@ def test_the_axis_points_up_where_all_scores_are_far_below_zero() -> None:
     (panel,) = drawn("curves", [made(baselines={"constant": {"r2": -5.0}}, curve=curve(-4.0, -3.0))]).axes
     low, high = panel.get_ylim()
     assert low == plots.LOWEST < high
+    assert {y for _, y in lines(panel)["floor"]} == {plots.LOWEST}
+    low, high = drawn("curves", [made(baselines={}, curve=curve(0.999, 1.0))]).axes[0].get_ylim()
+    assert high - low >= plots.NARROWEST, "a difference of a thousandth does not fill the panel"
 
 
 def test_a_model_looks_the_same_in_every_panel() -> None:
@@ -270,7 +273,11 @@ def test_scatter_has_a_point_per_model_with_the_range_over_seeds() -> None:
     (vertical,) = panel.containers[0].lines[2][0].get_segments()
     assert np.allclose(vertical[:, 1], [0.5, 0.7])
     assert drawn("scatter", [made(seed=seed, score=0.97) for seed in range(3)]).axes, "a mean that is rounded upwards"
-    assert drawn("scatter", records, cost="parameter_count").axes[0].get_xlabel() == "parameters"
+    for record in records:
+        record.cost = {**record.cost, "peak_memory_bytes": 5_000_000}
+    (panel,) = drawn("scatter", records, cost="peak_memory_bytes").axes
+    found = {bars.lines[0].get_xydata()[0, 0] for bars in panel.containers}
+    assert (panel.get_xlabel(), found) == ("MB of peak memory", {5.0})
 
 
 def test_the_heat_map_holds_scaled_scores() -> None:
@@ -284,7 +291,8 @@ def test_the_heat_map_holds_scaled_scores() -> None:
     shown = np.ma.filled(image.get_array(), np.nan)
     assert np.allclose(shown, [[1.0, np.nan], [0.5, 0.0]], equal_nan=True)
     assert [text.get_text() for text in panel.get_xticklabels()] == ["DLR", "DSS"]
-    assert sorted(text.get_text() for text in panel.texts) == ["0.00", "0.50", "1.00"]
+    shown = {text.get_text(): text.get_color() for text in panel.texts}
+    assert shown == {"0.00": "white", "0.50": "white", "1.00": "black"}, "legible on dark blue and on yellow"
 
 
 def test_a_long_label_fits_below_a_heat_map_of_one_task() -> None:
@@ -301,6 +309,7 @@ def test_a_long_label_fits_below_a_heat_map_of_one_task() -> None:
 def test_a_score_far_below_the_floor_fits_into_its_cell() -> None:
     panel, _ = drawn("heatmap", [made(score=-1e30), made(model="dss", score=-3.0)]).axes
     assert [text.get_text() for text in panel.texts] == ["-1e+30", "-4.00"]
+    assert panel.get_images()[0].get_clim() == (0, 1)
 
 
 def test_a_panel_per_model_holds_its_profile() -> None:

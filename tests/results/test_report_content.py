@@ -65,6 +65,8 @@ def test_a_score_does_not_hide_that_other_seeds_have_none() -> None:
     records = [made(seed=0, score=0.5), made(seed=1, score=None), made(seed=2, score=None, status="failed")]
     (result,) = report_of(*records).results.values()
     assert result.remarks == ["1 of 3 runs failed", "1 of 3 runs without a score"]
+    (result,) = report_of(NO_SCORE["failed"], dataclasses.replace(NO_SCORE["diverged"], seed=1)).results.values()
+    assert result.state == "diverged", "a result of the model"
 
 
 def test_a_model_that_is_not_causal_is_marked() -> None:
@@ -80,6 +82,7 @@ def test_the_best_come_first() -> None:
     assert [row.label for row in report.rows] == ["shift", "sort"]
     assert [column.label for column in report.columns] == ["b", "a"]
     assert [result.score for _, result in sorted(report.results.items())] == [0.9, 0.5, 0.4, 0.3]
+    assert [result.score for result in report.in_row(0, 1)] == [0.9, 0.5, 0.4, 0.3]
 
 
 def test_one_easy_task_does_not_put_a_model_first() -> None:
@@ -127,6 +130,7 @@ def test_each_tested_length_has_its_own_floor() -> None:
 
     def run(seed: int, at_64: float) -> RunRecord:
         further = {"2x": {"copy": {"r2": 0.1}}, "64": {"mean": {"r2": at_64}, "copy": {"r2": 0.3}}, "sparse": {}}
+        further["256"] = {"copy": {"r2": 0.9}}  # the floor of the test itself counts at its length
         return made(seed=seed, scores=scores, floor=0.2, further_baselines=further)
 
     data = chart_data(report_of(run(0, 0.4), run(1, 0.5), run(2, 0.9), made(task="sort")))
@@ -159,6 +163,8 @@ def test_no_line_over_length_joins_models_with_different_settings() -> None:
 def test_the_unit_of_a_length_is_that_of_the_task_or_the_trained_length() -> None:
     scores = {"test": {"r2": 0.9}, "2x": {"r2": 0.5}}
     without = dataclasses.replace(made(task="sort", scores=scores), task=made(task="sort").task | {"parameters": {}})
+    alone = dataclasses.replace(without, scores={"test": {"r2": 0.9}, "512": {"r2": 0.5}, "64": {"r2": 0.7}})
+    assert further_scores(report_of(alone).results[0, 0]) == [(64, 0.7), (512, 0.5)], "no length of the test is known"
     data = chart_data(report_of(made(scores=scores), without))
     assert {row["label"]: row["relative"] for row in data["rows"]} == {"shift": False, "sort": True}
 
@@ -171,7 +177,8 @@ def test_charts_get_scores_and_losses_of_each_seed_rounded() -> None:
     assert [seed for seed, _ in by_model["dlr"]["curves"]] == [0, 1] and by_model["empty"]["curves"] == []
     assert data["rows"][0]["floor"] == {"name": "floor: copy", "y": 0.2} and data["rows"][0]["length"] == 256
     assert "a slow path was taken" in by_model["dlr"]["text"]
-    assert data["solved"] == TEST_SOLVED
+    assert data["solved"] == TEST_SOLVED and data["costs"]["seconds_per_step"] == "s"
+    assert data["specs"]["loss"]["layer"][0]["encoding"]["y"]["scale"]["type"] == "log"
 
 
 def test_the_mean_curve_keeps_a_seed_that_stopped_because_it_solved_the_task() -> None:
@@ -194,12 +201,15 @@ def test_the_mean_curve_keeps_a_seed_that_stopped_because_it_solved_the_task() -
 
 def test_a_slice_is_the_median_over_seeds_like_the_score() -> None:
     scores = (0.0, 0.75, 1.0)
-    rows = [[{"label": 8, "r2": 0.5, "elements": 4}, {"label": 0, "r2": score, "elements": 4}] for score in scores]
+    rows = [
+        [{"label": 8, "r2": 0.5, "elements": 4 + int(score)}, {"label": 0, "r2": score, "elements": 4}]
+        for score in scores
+    ]
     records = [made(seed=seed, slices={"distance": own}) for seed, own in enumerate(rows)]
     report = report_of(*records, made(model="dss", slices={"distance": [{"label": 16, "r2": None, "elements": 9}]}))
     (distance,) = slices(report.in_row(0))
     assert (distance.name, distance.score, distance.labels) == ("distance", "r2", [0, 8, 16])
-    assert distance.elements == [4, 4, 9]
+    assert distance.elements == [4, None, 9], "the runs have different numbers at 8"
     by_model = {report.columns[result.column].label: distance.values[result.id] for result in report.in_row(0)}
     assert by_model == {"dlr": [0.75, 0.5, None], "dss": [None, None, None]}
 
@@ -228,10 +238,12 @@ def test_details_hold_settings_scores_and_diagnostics() -> None:
     settings = {title: dict(pairs) for title, pairs in details.settings_of(result).items()}
     assert settings["Task"] == {"version": "1", "length": "256"}
     assert (settings["Budget"]["steps"], settings["Model"]["kernel"]) == ("2000", "real")
+    assert settings["Budget"]["preset"] == record.preset
     columns, rows = details.scores_of(record)
     assert columns == ["test", "baseline: constant", "baseline: copy"]
     assert dict(rows)["r2"] == [0.6, 0.0, 0.2]
-    assert dict(details.costs_of(record))["time per step"] == "10 ms"
+    costs = dict(details.costs_of(record))
+    assert (costs["time per step"], costs["training"]) == ("10 ms", "1 s")
 
 
 def test_details_name_all_selected_values_of_the_seeds() -> None:
@@ -292,9 +304,11 @@ def test_a_sample_of_signals_is_a_picture() -> None:
     assert len(image.convert("RGB").getcolors()) > 3
 
 
-def test_a_sample_of_tokens_is_text() -> None:
+def test_a_sample_of_tokens_is_text(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = sample("recall", length=16)
     assert drawn.text is not None and "=>" in drawn.text and drawn.image is None
+    monkeypatch.setattr(page, "MAX_TEXT", 5)
+    assert sample("recall", length=16).text == f"{drawn.text[:5]} ..."
 
 
 def test_a_long_sample_is_drawn_small_and_says_so() -> None:

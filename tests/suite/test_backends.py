@@ -25,6 +25,7 @@ def test_options_are_the_parameters_of_the_backend() -> None:
         ("rya", {}, "unknown backend 'rya'; did you mean 'ray'"),
         ("ray", {"slurm": ("partition=long",)}, "--slurm has no meaning with --backend ray; it belongs to slurm"),
         ("local", {"jobs": 0}, "jobs must be at least 1"),
+        ("ray", {"gpus": 1.5}, "gpus must be a whole number or a fraction of one, found 1.5"),
         ("ray", {"cpus": 0}, "cpus must be at least 1, found 0"),
         ("slurm", {"jobs": 2, "slurm": ("array_parallelism=4",)}, "array_parallelism is given twice: .* by --slurm"),
     ],

@@ -152,3 +152,4 @@ def test_a_finished_run_on_stored_samples_is_counted(command: Callable[..., Any]
     short = ("--data", "d", "--steps", 2, "--batch-size", 4, "--device", "cpu")
     assert command(*words, *short).code == 0
     assert command(*words, *short, "--dry-run").out.startswith("1 run, 1 finished earlier")
+    assert command(*words, *short, "--overwrite", "--dry-run").out.startswith("1 run, 0 finished earlier")

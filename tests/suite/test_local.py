@@ -74,12 +74,26 @@ def test_each_job_ends_once_with_its_reason(tmp_path: Path) -> None:
     assert [job.folder.joinpath("log.txt").exists() for job in jobs] == [False, False, True]
 
 
-@pytest.mark.parametrize(("said", "reason"), [("", ""), ("first\nlast\n", "; the last line it wrote: last")])
+@pytest.mark.parametrize(
+    ("code", "said", "failure"),
+    [
+        (3, "", Failure("ended with exit code 3")),
+        (3, "first\nlast\n", Failure("ended with exit code 3; the last line it wrote: last")),
+        (2, "lrtasks: no such task\n", Failure("no such task", refused=True)),
+        (None, "", Failure("stopped at its time limit of 7.5 s")),
+        (-9, "", Failure("killed by SIGKILL, often for lack of memory")),
+        (-11, "", Failure("killed by SIGSEGV")),
+    ],
+)
 def test_the_reason_of_a_failure_has_the_last_line_if_there_is_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, reason: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int | None, said: str, failure: Failure
 ) -> None:
-    monkeypatch.setattr("lrtasks.suite.backends.run_command", lambda *_, **__: (3, said))
-    assert run_job(Job(("list",), tmp_path)) == Failure(f"ended with exit code 3{reason}")
+    limits: list[float] = []
+    monkeypatch.setattr(
+        "lrtasks.suite.backends.run_command", lambda _, *, time_limit: limits.append(time_limit) or (code, said)
+    )
+    assert run_job(Job(("list",), tmp_path, 7.5)) == failure
+    assert (limits, (tmp_path / "log.txt").exists()) == ([7.5], not failure.refused)
 
 
 def test_a_command_gets_its_environment_and_any_end_of_its_errors_is_text(

@@ -35,6 +35,7 @@ def test_a_run_ends_when_its_record_is_here_as_it_is_there(tmp_path: Path) -> No
     record = there.stat().st_mtime_ns, there.stat().st_size
     pending.expect(0, Report("node", None, record))
     pending.expect(1, Report("node", Failure("broken")))
+    pending.expect(2, Report("node", Failure("its record is not here yet"), record))
     assert list(pending.settled()) == [(1, Failure("broken"))]
     there.rename(here)
     assert list(pending.settled()) == [(0, None)]
