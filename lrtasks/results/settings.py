@@ -173,9 +173,9 @@ def labels(settings: Sequence[Settings], groups: Iterable[Sequence[Settings]] | 
         kinds = {_kind(entry) for entry in group}
         for kind in kinds:
             differing[kind].update(distinguishing([entry for entry in group if _kind(entry) == kind]))
-            name, own = kind
-            if own and (name, False) in kinds:
-                differing[kind].add(_DIGEST)
+    for name, own in differing:
+        if own and (name, False) in differing:  # in any group: a column must not join a user's model and ours
+            differing[name, own].add(_DIGEST)
     names = [sorted(differing[_kind(entry)]) for entry in settings]
     by_preset: dict[str, str] = {}
     for kind in differing:

@@ -611,6 +611,8 @@ def test_an_own_model_of_a_registered_name_has_the_digest_in_its_label() -> None
     wider = made(source="a", score=0.5)
     wider.model["parameters"] = {"window": 8}
     assert tabled([made(), own, wider]).labels("column")[1:] == ["dlr (window=4, source=a)", "dlr (window=8, source=a)"]
+    elsewhere = made(source="a", length=64)
+    assert tabled([made(length=128), elsewhere]).labels("column") == ["dlr", "dlr (source=a)"]
 
 
 def test_rows_that_are_presets_of_one_task_have_their_names() -> None:
