@@ -19,6 +19,7 @@ import paused
 import pytest
 from torch import nn
 
+from lrtasks import generators
 from lrtasks.budget import SHARED_BUDGET
 from lrtasks.data import generate
 from lrtasks.errors import UsageError
@@ -88,6 +89,11 @@ def test_expand_makes_every_combination_and_says_what_cannot_be() -> None:
     assert all("is called 'd_state'" in reason for *_, reason in suite.skipped)
     with pytest.raises(UsageError, match=r"no run is possible with \{'length': 0\}: .* length must be at least 2"):
         expand(["attention", "dlr"], ["cumsum", "shift"], grid=[{"length": 16}, {"length": 0}])
+
+
+def test_a_model_is_checked_in_each_direction(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generators.registry.get("cummax"), "causal", False)
+    assert [skipped[:2] for skipped in expand(["hyena"], ["cumsum", "cummax"]).skipped] == [("hyena", "cummax")]
 
 
 def test_a_setting_of_one_model_leaves_the_others_alone_whichever_dashes_its_label_has() -> None:
