@@ -134,7 +134,7 @@ def main() -> None:
     except UsageError as error:
         _fail(str(error), 2, debug)
     except _CommandLineError as error:
-        _fail(error.format_message() + _misspelt(error), 2, debug)
+        _fail(_wrong_value(error) or error.format_message() + _misspelt(error), 2, debug)
     except (typer.Abort, KeyboardInterrupt):
         _fail("interrupted; give the same command again to continue", 1, debug)
     except BrokenPipeError:  # the reader of the output has ended, for example `head`
@@ -174,6 +174,20 @@ def _formatted(
     if category is UserWarning and Path(filename).is_relative_to(PACKAGE):
         return f"lrtasks: {message}\n"
     return _python_format(message, category, filename, lineno, line)
+
+
+def _wrong_value(error: Any) -> str:
+    """Return what an option allows and what was found, if pydantic refused its value, else an empty string.
+
+    Newer versions of typer convert values with pydantic; the messages of both do not contain the value.
+    """
+    found = getattr(error.__cause__, "errors", None)
+    if found is None:
+        return ""
+    first = found()[0]
+    allowed = first["msg"].removeprefix("Input should be ").partition(",")[0]
+    allowed = allowed.replace("valid integer", "whole number").replace("valid ", "")
+    return f"{error.param.opts[0]} must be {allowed}, found {first['input']!r}"
 
 
 def _misspelt(error: Any) -> str:

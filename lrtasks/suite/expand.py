@@ -289,6 +289,8 @@ def _single(
     Raises:
         UsageError: if a run is impossible (a combination would be skipped).
     """
+    for key in (key for key in content if key not in (keys := [*SingleRun.parameter_names(), "settings"])):
+        raise unknown("key", key, keys)
     own = _take_settings(content)
     settings = override(override(shared, own), given)
     single = SingleRun.make(**content)
