@@ -48,12 +48,15 @@ def test_a_model_is_built_for_a_task() -> None:
         return nn.Linear(input.width, target.width).eval()
 
     assert lrtasks.build_model(evaluating, TASK).training
-    preset: Any = lrtasks.build_model("dlr", "shift", preset="small", d_model=8)
-    assert (preset.input.length, preset.decoder.in_features, preset.training) == (256, 8, True)
+    preset: Any = lrtasks.build_model("dlr", "shift", preset="trend", d_model=8)
+    assert (preset.input.length, preset.decoder.in_features, preset.training) == (1024, 8, True)
     with pytest.raises(lrtasks.UsageError, match="did you mean 'd_state'"):
         lrtasks.build_model("dlr", TASK, d_stat=4)
-    with pytest.raises(lrtasks.UsageError, match="hyena is a causal model"):
-        lrtasks.build_model("hyena", "pathfinder")
+    with pytest.raises(lrtasks.UsageError, match="dlr has no parameter 'length'"):
+        lrtasks.build_model("dlr", "shift", preset="small", length=8)
+    for name in (None, "small"):
+        with pytest.raises(lrtasks.UsageError, match="hyena is a causal model"):
+            lrtasks.build_model("hyena", "pathfinder", preset=name)
 
 
 def test_bare_settings_are_keywords(tmp_path: Path) -> None:

@@ -84,6 +84,7 @@ def test_describe_a_task(command: Command) -> None:
     text = command("describe", "shift").out
     for word in (found["summary"].splitlines()[0], "shifts", "at least 2", "preset paper"):
         assert word in text
+    assert "(above" in command("describe", "budget").out
 
 
 def test_describe_a_partial_class(command: Command, tmp_path: Path) -> None:
@@ -143,6 +144,8 @@ def test_preview(command: Command, tmp_path: Path) -> None:
     task = generators.make("recall", preset="small", length=8)
     found = json.loads(command("preview", "recall", "--length", 8, "--seed", 3, "--json").out)
     assert found["text"] == task.text(task.batch([0], 3), 0)
+    assert command("preview", "recall", "--length", 8, "--out", "other.png").code == 0
+    assert Path("other.png").read_bytes() != Path(found["picture"]).read_bytes(), "the seed changes the picture"
     found = json.loads(command("preview", "word-problem@a5", "--length", 8, "--json").out)
     assert found["task"]["parameters"].items() >= {"group": "A5", "length": 8}.items()
 
@@ -254,7 +257,7 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
 
 def test_settings_are_numbers_strings_or_lists() -> None:
     arguments = ["--a", "-3", "--b=1e-3", "--c-d", "text", "--e", "[1, 2]", "--f=true", "--g", "x=y"]
-    assert parse_settings(arguments, ["h=null"]) == {
+    assert parse_settings(arguments, ["h=null", "a=-3"]) == {
         "a": -3,
         "b": 1e-3,
         "c_d": "text",

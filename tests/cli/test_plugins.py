@@ -162,10 +162,11 @@ def test_a_task_with_a_preset_in_a_folder_with_an_at_sign(command: Command, tmp_
     (tmp_path / "me@home").mkdir()
     (tmp_path / "me@home" / "waves.py").write_text(text)
     task = f"{tmp_path / 'me@home' / 'waves.py'}:Wave"
-    for words in ((task,), (f"{task}@small",), (f"{task}@odd", "--length", 8)):
+    for words in ((task,), (f"{task}@odd", "--length", 8)):
         assert command("check", *words).code == 0
-    found = json.loads(command("check", f"{task}@odd", "--json").out)
-    assert found["kind"] == "task" and any("shape" in problem for problem in found["problems"])
+    for words in ((f"{task}@odd",), (task, "--preset", "odd")):
+        found = json.loads(command("check", *words, "--json").out)
+        assert found["kind"] == "task" and any("shape" in problem for problem in found["problems"])
     said = command("check", f"{task}@even")
     assert said.code == 2 and "preset of" in said.err and "'even'" in said.err
     for name in (task, f"{task}@small"):

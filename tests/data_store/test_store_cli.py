@@ -74,9 +74,10 @@ def test_default_folder_is_named(command: Command, tmp_path: Path) -> None:
     _, stdout, _ = command(*["generate", "shift", "--length", "16", "--samples", "10", "--workers", "1"])
     assert stdout.startswith("data/shift-length16-10-seed0: 8 train, 1 val, 1 test samples")
     assert (tmp_path / "data" / "shift-length16-10-seed0" / "manifest.json").exists()
-    command("generate", "mqar@small", *["--length", "32", "--samples", "10", "--workers", "1", "--out", "set"])
+    words = ("--length", "32", "--samples", "10", "--workers", "1", "--format", "npy", "--out", "set", "--json")
+    summary = json.loads(command("generate", "mqar@small", *words)[1])
     expected = {**make("mqar", preset="small").parameters(), "length": 32}
-    assert open_dataset(tmp_path / "set").manifest.parameters == expected
+    assert (summary["parameters"], summary["format"]) == (expected, "npy")
 
 
 def test_a_default_folder_is_below_data() -> None:

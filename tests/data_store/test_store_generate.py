@@ -22,7 +22,7 @@ from fake_tasks import HOLD, Blot, Few, Grey
 import lrtasks
 from lrtasks.data import generate, info, open_dataset, verify
 from lrtasks.data.store import GenerationError, Store
-from lrtasks.data.write import split_counts
+from lrtasks.data.write import make_plan, split_counts
 from lrtasks.errors import UsageError
 from lrtasks.evaluation.further_tests import further_tests
 from lrtasks.generators import registry
@@ -289,6 +289,11 @@ def test_a_manifest_names_a_source_only_for_a_task_of_a_users_own(tmp_path: Path
         generate(task, tmp_path / task.name, samples=10, workers=1)
     names = [json.loads((tmp_path / name / "manifest.json").read_text()).keys() for name in ("shift", "few")]
     assert ["source" in keys for keys in names] == [False, True], "the digests of earlier datasets stay the same"
+
+
+def test_shards_of_large_samples_have_fewer_samples() -> None:
+    plans = [make_plan(Shift(length), 10, (0.8, 0.1, 0.1), 0, "parquet", None) for length in (16, 1 << 17)]
+    assert 1 <= plans[1].shard_size < plans[0].shard_size == 1000
 
 
 def test_a_full_quota_is_a_full_disk(tmp_path: Path) -> None:

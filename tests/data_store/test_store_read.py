@@ -129,13 +129,16 @@ def test_an_empty_split_is_named(tmp_path: Path) -> None:
         open_dataset(str(tmp_path)).batch([0], split="val")
 
 
-def test_task_of_a_dataset(tmp_path: Path) -> None:
+def test_task_of_a_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     generate(Shift(16), str(tmp_path), samples=20, workers=1)
     dataset = open_dataset(str(tmp_path))
     assert dataset.task == Shift(16)
     dataset.check_task(Shift(16))
     with pytest.raises(lrtasks.UsageError, match=r"another task: parameters.shifts is 8 there, 4 here"):
         dataset.check_task(Shift(16, shifts=4))
+    monkeypatch.setattr(Shift, "version", 7)
+    with pytest.raises(lrtasks.UsageError, match=r"another task: version is 1 there, 7 here"):
+        dataset.check_task(Shift(16))
 
 
 def test_a_task_that_is_not_registered_is_named(tmp_path: Path) -> None:

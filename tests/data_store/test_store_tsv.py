@@ -67,7 +67,7 @@ def test_rows_of_tokens_give_the_batch_again_with_its_padding(task: Task) -> Non
 
 def test_listops_columns(tmp_path: Path) -> None:
     task = lrtasks.make("listops", **LISTOPS)
-    generate(task, str(tmp_path), samples=10, split=(1, 0, 0), format="tsv", workers=1)
+    generate(task, str(tmp_path), samples=10, split=(1, 0, 0), format="tsv", workers=1, shard_size=4)
     table = pd.read_csv(tmp_path / "basic_train.tsv", sep="\t", dtype=str)
     columns = "Source Target SubTreeEvals SubTreeLengths SubTreeHeights SubTreeOps SubTreeInds Id"
     assert table.columns.tolist() == columns.split()

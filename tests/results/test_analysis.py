@@ -119,6 +119,7 @@ def test_plots_in_place_of_a_file_are_refused(tmp_path: Path) -> None:
 def test_the_file_of_a_record_stands_for_its_folder(run: Path, tmp_path: Path, command: Any) -> None:
     by_folder, by_file = (command("analyze", where, "-o", tmp_path / "plots") for where in (run, run / "record.json"))
     assert by_folder.code == 0 and "kernel" in by_folder.out
+    assert (tmp_path / "plots" / "curve.png").exists() and f"wrote {tmp_path / 'plots' / 'curve.png'}" in by_folder.out
     assert by_file == by_folder
 
 

@@ -15,7 +15,7 @@ from matplotlib.text import Text
 
 from lrtasks.errors import UsageError
 from lrtasks.record import NOT_CAUSAL, NOT_COMPARABLE
-from lrtasks.results import RunRecord, plots
+from lrtasks.results import RunRecord, plots, style
 from lrtasks.results.style import COLOURS, MARKERS, series
 from lrtasks.results.table import arrange
 
@@ -348,6 +348,23 @@ def test_the_command_writes_the_form_that_the_name_says(results: Callable[..., A
         assert Path(name).read_bytes().startswith(start)
     results("heatmap", "-o", "again.pdf")
     assert Path("again.pdf").read_bytes() == Path("a.pdf").read_bytes()
+
+
+def test_the_options_of_the_command_reach_the_figure(
+    results: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures: list[Any] = []
+    monkeypatch.setattr(style, "save", lambda figure, path: figures.append(figure) or path)
+    for number, other in enumerate((made(task="mips"), made(seed=1, budget={"steps": 5}))):
+        stored(other, Path("runs") / f"other{number}")
+    words = ("scatter", "--tasks", "shift", "--models", "dlr", "--cost", "parameter-count")
+    said = results(*words)
+    assert said.code == 2 and "unequal budgets on shift" in said.err
+    assert results(*words, "--unequal-budgets").code == 0
+    (figure,) = figures
+    assert [panel.get_title() for panel in figure.axes] == ["shift (steps=5)", "shift (steps=2000)"]
+    assert {panel.get_xlabel() for panel in figure.axes} == {"parameters"}
+    assert {bars.get_label() for panel in figure.axes for bars in panel.containers} == {"DLR"}
 
 
 def test_the_command_names_models_that_are_not_causal(results: Callable[..., Any]) -> None:

@@ -500,6 +500,8 @@ def test_the_command_refuses_unequal_budgets_unless_asked(results: Callable[...,
 def test_a_table_can_have_the_models_as_rows(results: Callable[..., Any]) -> None:
     rows = [line.split("  ")[0] for line in results("--transpose").out.splitlines()]
     assert rows[:6] == ["task", "metric", "floor", "dlr", "dss", ""]
+    stored(made(scores={"test": {"r2": 0.9}, "2x": {"r2": 0.8}}), Path("further"))
+    assert ["2x" in results("further", *option).out for option in ((), ("--by-length",))] == [False, True]
     for form in ("csv", "json"):
         said = results("--transpose", "--format", form)
         message = f"lrtasks: --transpose has no meaning with {form}, which lists single cells\n"
@@ -535,6 +537,7 @@ def test_a_wide_table_is_folded_to_the_terminal(results: Callable[..., Any], mon
     monkeypatch.setenv("COLUMNS", "40")
     assert results().out == wide  # standard output is no terminal here
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert results("-o", "wide.txt").code == 0 and Path("wide.txt").read_text() == wide
     folded = results("--mean").out.split("±: ")[0].splitlines()
     assert max(map(len, folded)) <= 40 < max(map(len, wide.splitlines()))
     assert [line.split("  ")[0] for line in folded].count("task") > 1

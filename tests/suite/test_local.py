@@ -23,7 +23,7 @@ from lrtasks.errors import UsageError
 from lrtasks.files import held
 from lrtasks.results import read_record
 from lrtasks.run_config import RunConfig
-from lrtasks.suite.backends import Failure, Job, run_job
+from lrtasks.suite.backends import Failure, Job, local, run_job
 from lrtasks.suite.backends.local import Local
 from lrtasks.suite.run import run_suite
 
@@ -105,6 +105,18 @@ def test_a_command_gets_its_environment_and_any_end_of_its_errors_is_text(
     monkeypatch.setattr(sys, "executable", str(script))
     code, text = processes.run_command(("list",), environment={"WORD": "given"})
     assert (code, text[-6:], len(text)) == (3, "\ufffdgiven", processes.LAST_BYTES)
+
+
+def test_parallel_runs_share_the_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[int] = []
+    template = SimpleNamespace(close=lambda: None)
+    monkeypatch.setattr(local, "Template", lambda threads: given.append(threads) or template)
+    monkeypatch.setattr(local, "cores", lambda: 7)
+    monkeypatch.setattr(
+        "lrtasks.suite.backends.run_command", lambda *_, threads, **__: given.append(threads) or (0, "")
+    )
+    Diary().execute(Local(jobs=3), [Job(("list",), tmp_path)])
+    assert set(given) == {2}
 
 
 def test_what_goes_wrong_here_stops_all_jobs(tmp_path: Path) -> None:
